@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.layout import Layout
 from collops.array.plans import check_ranks
 from collops.array.redistribute import agree_on_values, compare_copies, moved, on_root
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values
@@ -28,7 +29,7 @@ def from_global(
     *,
     comm: Communicator | None = None,
     root: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     engine: Engine | str | None = None,
 ) -> DistributedArray:
     """Distribute a copy of a global array. Without `root` no message is sent.
@@ -152,7 +153,7 @@ def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> A
 
 
 def from_local(
-    local_array: Any,
+    local_array: LocalArray,
     layout: Layout | None = None,
     *,
     comm: Communicator | None = None,
@@ -204,7 +205,7 @@ def from_local(
     return x
 
 
-def _shape_of(local_array: Any, comm: Communicator) -> tuple[int, ...]:
+def _shape_of(local_array: LocalArray, comm: Communicator) -> tuple[int, ...]:
     """Return the shape of a local array after checking that messages can carry it."""
     engine = engine_of(local_array)
     array = engine.adopt(local_array)

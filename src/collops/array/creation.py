@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.base import Array
 from collops.array.distributed import DistributedArray
@@ -35,7 +36,9 @@ AnyEngine: TypeAlias = Engine | str | None
 AnyArray = TypeVar("AnyArray", DistributedArray, StackedArray)
 
 
-def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def zeros(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an array of zeros.
 
     Like all functions that make arrays, collective at the first use of a process grid or mask on `comm`.
@@ -68,7 +71,9 @@ def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     return _filled("zeros", layout, comm, dtype, engine)
 
 
-def ones(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def ones(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an array of ones; parameters as for :func:`zeros`.
 
     Examples
@@ -81,7 +86,9 @@ def ones(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.flo
     return _filled("ones", layout, comm, dtype, engine)
 
 
-def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def empty(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an uninitialised array; parameters as for :func:`zeros`.
 
     Examples
@@ -97,7 +104,12 @@ def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
 
 
 def full(
-    layout: Place, value: Any, *, comm: Communicator | None = None, dtype: Any = None, engine: AnyEngine = None
+    layout: Place,
+    value: Any,
+    *,
+    comm: Communicator | None = None,
+    dtype: DTypeLike | None = None,
+    engine: AnyEngine = None,
 ) -> Any:
     """Return an array filled with a number, whose dtype is the default; other parameters as for :func:`zeros`.
 
@@ -118,7 +130,7 @@ def random(
     kind: str = "normal",
     seed: int = 0,
     comm: Communicator | None = None,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     engine: AnyEngine = None,
 ) -> Any:
     """Return random numbers: the same global array for any number of ranks, any layout and any engine.
@@ -163,7 +175,7 @@ def random(
     return _compared(_new_array(layout, comm, engine, element, make), seed)
 
 
-def empty_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def empty_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return an uninitialised array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -176,7 +188,7 @@ def empty_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("empty", x, dtype)
 
 
-def zeros_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def zeros_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return zeros with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -188,7 +200,7 @@ def zeros_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("zeros", x, dtype)
 
 
-def ones_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def ones_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return ones with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -201,7 +213,7 @@ def ones_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("ones", x, dtype)
 
 
-def full_like(x: AnyArray, value: Any, dtype: Any = None) -> AnyArray:
+def full_like(x: AnyArray, value: Any, dtype: DTypeLike | None = None) -> AnyArray:
     """Return a filled array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -282,7 +294,7 @@ def _compared(x: Any, number: Any) -> Any:
     return x
 
 
-def _filled(name: str, layout: Any, comm: Communicator | None, dtype: Any, engine: Any, *value: Any) -> Any:
+def _filled(name: str, layout: Any, comm: Communicator | None, dtype: DTypeLike, engine: Any, *value: Any) -> Any:
     """Return the array made by a function of the engine's namespace, such as ``zeros``."""
     kind = as_dtype(dtype)
 
@@ -332,7 +344,7 @@ def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, en
     return stack
 
 
-def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
+def _filled_like(name: str, x: Any, dtype: DTypeLike | None, *value: Any) -> Any:
     if isinstance(x, StackedArray):
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import plot
 from collops.array.base import Array
@@ -16,7 +17,7 @@ from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import compare_copies, moved, on_root
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm import Communicator
 from collops.comm.call import check_rank
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -84,18 +85,18 @@ class DistributedArray(Array):
     local_array: Any
     _plan: ReductionPlan
 
-    def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+    def __init__(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
         self._fill(layout, comm, local_array)
         compare_copies(self, groups=True)
 
     @classmethod
-    def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
+    def _made(cls, layout: Layout, comm: Communicator, local_array: LocalArray) -> Self:
         """Return an array of values made by this package: the constructor without the comparison of copies."""
         array = _new(cls)
         array._fill(layout, comm, local_array)
         return array
 
-    def _fill(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+    def _fill(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
         self._plan = reduction_plan(layout, comm)
@@ -110,7 +111,7 @@ class DistributedArray(Array):
         self.comm = comm
         self.local_array = self.engine.adopt(local_array)
 
-    def _like(self, local_array: Any) -> Self:
+    def _like(self, local_array: LocalArray) -> Self:
         """Return an array with another local array of this layout and engine: the internal constructor, unchecked."""
         array = _new(self.__class__)
         array.layout = self.layout
@@ -120,7 +121,7 @@ class DistributedArray(Array):
         array.local_array = local_array
         return array
 
-    def _in_layout(self, layout: Layout, local_array: Any) -> Self:
+    def _in_layout(self, layout: Layout, local_array: LocalArray) -> Self:
         """Return an array with another layout and local array, of this engine and these ranks; unchecked."""
         array = self._like(local_array)
         array.layout, array._plan = layout, reduction_plan(layout, self.comm)
@@ -235,7 +236,7 @@ class DistributedArray(Array):
         stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
         return stored[0] if ufunc.nout == 1 else tuple(stored)
 
-    def astype(self, dtype: Any, copy: bool = True) -> Self:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:

@@ -10,7 +10,7 @@ from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
@@ -71,7 +71,7 @@ class HaloPlan:
         self._return = ExchangePlan(comm, back, home, travels=moves.travels)
         self._outside = [] if periodic else list(self._beyond_the_ends())
 
-    def fill(self, source: Any, target: Any) -> Any:
+    def fill(self, source: LocalArray, target: LocalArray) -> Any:
         """Return the local array `target`, with a halo, filled from `source`, without one.
 
         Collective: one exchange.
@@ -82,7 +82,7 @@ class HaloPlan:
             target = engine.put(target, box, 0)
         return exchange.finish(target)
 
-    def add_back(self, source: Any, target: Any) -> Any:
+    def add_back(self, source: LocalArray, target: LocalArray) -> Any:
         """Return the local array `target`, each element the sum of its copies in halos: the adjoint of :meth:`fill`.
 
         Collective: one exchange.

@@ -15,6 +15,7 @@ from functools import lru_cache, reduce
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
@@ -30,7 +31,7 @@ _Axes: TypeAlias = tuple[int, ...] | None
 _LocalReduction: TypeAlias = Callable[[Any, _Axes], Any]
 
 
-def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def sum(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
     """Return the sum of elements. Collective: at most one allreduce.
 
     Parameters
@@ -48,7 +49,7 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
     return _result(x, total if total.dtype == result_dtype else total.astype(result_dtype), axes)
 
 
-def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def mean(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
     Parameters as for :meth:`sum`.
@@ -141,7 +142,7 @@ def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
     return _result(x, result, axes)
 
 
-def _total(x: Any, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
+def _total(x: Any, axes: _Axes, dtype: DTypeLike | None) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype of its accumulator, and the dtype of the result."""
     result_dtype = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
     accumulator_dtype = accumulator(result_dtype)

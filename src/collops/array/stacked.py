@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.base import Array
 from collops.array.distributed import DistributedArray
@@ -182,7 +183,7 @@ class StackedArray(Array):
         stored = tuple(self._like(part) if out is None else out for out, part in zip(outs, parts, strict=True))
         return stored[0] if ufunc.nout == 1 else stored
 
-    def astype(self, dtype: Any, copy: bool = True) -> Self:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return all parts converted to `dtype`; if `copy` is false, parts of this dtype are not copied."""
         return self._like([array.astype(dtype, copy) for array in self.arrays])
 

@@ -17,6 +17,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
+from collops.backend import LocalArray
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
@@ -89,18 +90,18 @@ class PeerStores:
         _forget(self._link, self._abort_memory)
         unmap_memory(control, self._memory)
 
-    def add_up(self, source: Any, target: Any, nccl_type: int, stream: int) -> bool:
+    def add_up(self, source: LocalArray, target: LocalArray, nccl_type: int, stream: int) -> bool:
         """Add up contiguous arrays of all ranks on the current stream, whose handle is `stream`.
 
         Returns whether the kernel takes arrays of this size and NCCL's type.
         """
         return self._launch(source, target, source.nbytes, _TYPES.get(nccl_type), stream)
 
-    def alltoall(self, source: Any, target: Any, stream: int) -> bool:
+    def alltoall(self, source: LocalArray, target: LocalArray, stream: int) -> bool:
         """Send each rank its block of a contiguous array; see :meth:`add_up`."""
         return self._launch(source, target, source.nbytes // self._size, _ALLTOALL, stream)
 
-    def _launch(self, source: Any, target: Any, nbytes: int, kind: int | None, stream: int) -> bool:
+    def _launch(self, source: LocalArray, target: LocalArray, nbytes: int, kind: int | None, stream: int) -> bool:
         launch = self._launches.get((nbytes, kind))
         if launch is None:
             if kind is None or nbytes % _WORD or not 0 < nbytes <= LIMIT:

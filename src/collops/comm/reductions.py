@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 
 __all__ = [
@@ -154,7 +155,7 @@ def library_loses_nan(op: str | None, dtype: Any) -> bool:
     return op in ("min", "max") and dtype.kind in "fV"
 
 
-def as_integers(x: Any, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
+def as_integers(x: LocalArray, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
     """Return integers to reduce in place of `x`, the operation, and a function that converts the result.
 
     `xp` is the array namespace of `x`. These are the reductions that NCCL does not have, or in which it loses NaN.
@@ -168,7 +169,7 @@ def as_integers(x: Any, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any
     return values, _OF_ZEROS_AND_ONES.get(named, named), lambda y: (y & 1 if last_bit else y).astype(dtype)
 
 
-def sortable(x: Any, op: str, xp: Any) -> Any:
+def sortable(x: LocalArray, op: str, xp: Any) -> Any:
     """Return integers that `op`, min or max, reduces as NumPy reduces the floating numbers `x`: any NaN is the result.
 
     Read as integers, the bits of positive numbers have the order of the numbers, and the bits of negative numbers have
@@ -192,7 +193,7 @@ def _integer_like(dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
-def divide(array: Any, size: int) -> None:
+def divide(array: LocalArray, size: int) -> None:
     """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
     # NumPy divides complex numbers through a reciprocal, which rounds once more.
     for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm.call import Call
 from collops.comm.failure import Failures
 from collops.comm.messages import Bounds, CallsByMessages
@@ -171,7 +172,9 @@ class GpuAwareTransport(Transport):
         stream.synchronize()
         return stream.ptr
 
-    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: int) -> None:
+    def copy(
+        self, target: LocalArray, target_bounds: Bounds, source: LocalArray, source_bounds: Bounds, stream: int
+    ) -> None:
         """Copy elements of a contiguous array to another one, without views of them."""
         runtime, width = self._cupy.cuda.runtime, source.itemsize
         (to, _), (start, end) = target_bounds, source_bounds
@@ -196,7 +199,7 @@ class _StagedPending(Pending):
         self._stream.synchronize()  # the pinned buffers go back to the pool now
 
 
-def _chunks(array: Any) -> Iterator[Any]:
+def _chunks(array: LocalArray) -> Iterator[Any]:
     """Flat views of at most ``CHUNK_BYTES``; one empty view of an empty array, so that all ranks send as many."""
     flat = array.ravel()
     step = max(1, CHUNK_BYTES // array.dtype.itemsize)

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from collops._forks import at_fork
-from collops.backend import Engine, engine, memory_of
+from collops.backend import Engine, LocalArray, engine, memory_of
 from collops.comm.agreement import collective_errors
 from collops.comm.ending import wait_for_ends
 from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
@@ -101,7 +101,7 @@ class Symmetric:
         self._check_rank(rank)
         return self._peer(rank)
 
-    def put(self, source: Any, rank: int, where: Where = ...) -> None:
+    def put(self, source: LocalArray, rank: int, where: Where = ...) -> None:
         """Copy `source` into the part `where` of the memory of `rank`. Not collective.
 
         `rank` sees it after a :meth:`fence` and a signal, or after a :meth:`barrier`.
@@ -125,13 +125,13 @@ class Symmetric:
         self._check_rank(rank)
         self._put(self._checked(source, where), rank, where)
 
-    def get(self, rank: int, where: Where = ..., *, out: Any) -> Any:
+    def get(self, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
         """Copy the part `where` of the memory of `rank` into `out`, and return it. Not collective."""
         self._check_rank(rank)
         self._get(rank, where, self._checked(out, where))
         return out
 
-    def put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         """Copy as :meth:`put` does, then set a signal of `rank`, which sees the signal only after the values.
 
         Not collective.
@@ -177,7 +177,7 @@ class Symmetric:
         values, offset = self._atomic(values, where)
         self._fetch_add(values, rank, offset, None)
 
-    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
+    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
         """Add as :meth:`atomic_add` does, and return the previous elements in `out`. Not collective.
 
         Parameters
@@ -208,7 +208,7 @@ class Symmetric:
             self._fetch_add(values, rank, offset, fetched)
         return out
 
-    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
+    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
         """Replace the elements of `rank` that equal `expected`, and return the previous ones. Not collective.
 
         Atomic for each element, but only among calls of this method: do not add to the same elements concurrently.
@@ -361,7 +361,7 @@ class Symmetric:
         if not 0 <= value < _VALUES:
             raise InputError(f"a signal has values of 0 to 2^64 - 1, not {value}")
 
-    def _checked(self, array: Any, where: Where) -> Any:
+    def _checked(self, array: LocalArray, where: Where) -> Any:
         if not isinstance(array, type(self.local)):
             raise UnsupportedTypeError(
                 f"symmetric memory of {type(self.local).__module__} takes and gives arrays of it, not {type(array)}"
@@ -386,7 +386,7 @@ class Symmetric:
         return values if values.flags.c_contiguous else values.copy("C"), offset
 
     @contextmanager
-    def _contiguous(self, out: Any) -> Iterator[Any]:
+    def _contiguous(self, out: LocalArray) -> Iterator[Any]:
         """Yield contiguous memory, which is then copied to `out`."""
         fetched = out if out.flags.c_contiguous else out.copy("C")
         yield fetched
@@ -403,13 +403,13 @@ class Symmetric:
     def _peer(self, rank: int) -> Any:
         return self._peers[rank]
 
-    def _put(self, source: Any, rank: int, where: Where) -> None:
+    def _put(self, source: LocalArray, rank: int, where: Where) -> None:
         self._peer(rank)[where] = source
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         out[...] = self._peer(rank)[where]
 
-    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def _put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         self._put(source, rank, where)
         self._fence()
         self._set_signal(rank, signal, value)
@@ -427,7 +427,7 @@ class Symmetric:
             out[...] = part
         part += values
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         part = self._part(values, rank, offset)
         out[...] = part
         chosen = out == expected
@@ -438,7 +438,7 @@ class Symmetric:
         begin = offset // self.dtype.itemsize
         return self._peer(rank).reshape(-1)[begin : begin + like.size].reshape(like.shape)
 
-    def _address(self, array: Any) -> int:
+    def _address(self, array: LocalArray) -> int:
         return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 
     def _module(self, source: str, options: tuple[str, ...]) -> Any:
@@ -488,7 +488,7 @@ class SharedWindow(Symmetric):
         array = segment[self._offset : stop].view(self.dtype).reshape(self.shape)
         return array, segment[: 8 * self.signals].view(np.uint64)
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         self._segments.sync()
         super()._get(rank, where, out)
 
@@ -506,7 +506,7 @@ class SharedWindow(Symmetric):
         request = self._segments.start_fetch_add(values, fetched, rank, self._offset + offset)
         self.comm.wait_until(request.Test, "an atomic addition")
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._segments.compare_and_swap(expected, values, out, rank, self._offset + offset)
 
     def _fence(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collops._forks import register_at_exit
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
@@ -95,7 +95,7 @@ class DeviceHeap(Symmetric):
             view = self._views[rank] = self._library.array(address, self.shape, self.dtype, self._owner)
         return view
 
-    def _put(self, source: Any, rank: int, where: Where) -> None:
+    def _put(self, source: LocalArray, rank: int, where: Where) -> None:
         target = self.local[where]
         if source.flags.c_contiguous and target.flags.c_contiguous:
             self._library.bindings.putmem_on_stream(
@@ -104,7 +104,7 @@ class DeviceHeap(Symmetric):
         else:
             super()._put(source, rank, where)
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         source = self.local[where]
         if source.flags.c_contiguous and out.flags.c_contiguous:
             self._library.bindings.getmem_on_stream(
@@ -113,7 +113,7 @@ class DeviceHeap(Symmetric):
         else:
             super()._get(rank, where, out)
 
-    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def _put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         library = self._library
         target = self.local[where]
         if source.size and source.flags.c_contiguous and target.flags.c_contiguous:
@@ -143,7 +143,7 @@ class DeviceHeap(Symmetric):
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:

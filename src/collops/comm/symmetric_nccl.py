@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm.agreement import collective_errors
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import missing_for_windows
@@ -96,7 +96,7 @@ class NcclWindow(Symmetric):
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import Variant
 from collops.profile import mark
 
@@ -20,7 +21,7 @@ class Blocked(Variant):
         super().prepare()
         self._passages = 0
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         made = 0
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))

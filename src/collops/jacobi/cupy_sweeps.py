@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import wait_while_source
 from collops.extend.engines import cuda_module
 from collops.jacobi.problem import Grid, Part
@@ -92,17 +93,17 @@ class Sweeps:
         self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments
         self._arrived: Any = None
 
-    def point(self, array: Any) -> int:
+    def point(self, array: LocalArray) -> int:
         """Return the address of the point (0, 0) in a block's array."""
         return array.data.ptr + self._inner_bytes
 
     # ---- one launch a sweep
 
-    def full(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def full(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
         self._launch(source, target, norms, slot, self.grid.full)
 
-    def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def boundary(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep the points that neighbours need: the outermost rows, and columns if the grid is split along them."""
         grid = self.grid
         ends = 1 if grid.rows == 1 else 2  # both in one launch
@@ -110,15 +111,15 @@ class Sweeps:
         for part in grid.outer[ends:]:
             self._launch(source, target, norms, slot, part)
 
-    def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def inner(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep the points that :meth:`boundary` omits."""
         self._launch(source, target, norms, slot, self.grid.inner)
 
     def _launch(
         self,
-        source: Any,
-        target: Any,
-        norms: Any,
+        source: LocalArray,
+        target: LocalArray,
+        norms: LocalArray,
         slot: int,
         part: Part,
         *,
@@ -135,7 +136,7 @@ class Sweeps:
             self._sweep((blocks,), (_THREADS,), (*arguments, self._norm(norms, slot)))
 
     def _arguments(
-        self, source: Any, target: Any, part: Part, row_step: int, halos: Sequence[int]
+        self, source: LocalArray, target: LocalArray, part: Part, row_step: int, halos: Sequence[int]
     ) -> tuple[int, tuple[Any, ...]]:
         """Return the number of blocks, and the arguments except the norm: they are the same in every sweep."""
         (begin, end), (first, last) = part
@@ -170,12 +171,14 @@ class Sweeps:
         count = best if waves > _FEW_WAVES else -(-rows // chunks)
         return min(max(_ROWS_AT_ONCE, count), rows)
 
-    def _norm(self, norms: Any, slot: int) -> np.uint64:
+    def _norm(self, norms: LocalArray, slot: int) -> np.uint64:
         return _NONE if slot < 0 else np.uint64(norms.data.ptr + 8 * slot)
 
     # ---- with neighbours' memory
 
-    def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
+    def into_halos(
+        self, source: LocalArray, target: LocalArray, above: Any, below: Any, norms: LocalArray, slot: int
+    ) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
         These are in memory that the device can address. On a single rank they are `target`.
@@ -186,7 +189,14 @@ class Sweeps:
         self._launch(source, target, norms, slot, grid.full, halos=halos)
 
     def peer(
-        self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
+        self,
+        source: LocalArray,
+        target: LocalArray,
+        shift: int,
+        neighbours: Neighbours,
+        number: int,
+        norms: LocalArray,
+        slot: int,
     ) -> None:
         """Sweep everything once the neighbours' values have arrived, store the outermost points there, and set flags.
 
@@ -202,7 +212,7 @@ class Sweeps:
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
     def _peer_arguments(
-        self, source: Any, target: Any, shift: int, neighbours: Neighbours
+        self, source: LocalArray, target: LocalArray, shift: int, neighbours: Neighbours
     ) -> tuple[int, tuple[Any, ...]]:
         grid = self.grid
         if self._arrived is None:
@@ -240,7 +250,15 @@ class Sweeps:
         return max(-(-rows // count), -(-columns // (_WARPS * self._strip)))
 
     def putting(
-        self, kernel: Any, source: Any, target: Any, count: int, signals: Any, number: int, norms: Any, slot: int
+        self,
+        kernel: Any,
+        source: LocalArray,
+        target: LocalArray,
+        count: int,
+        signals: Any,
+        number: int,
+        norms: LocalArray,
+        slot: int,
     ) -> None:
         """Sweep everything, `count` rows in a block, with a kernel that exchanges the outermost points.
 
@@ -254,7 +272,9 @@ class Sweeps:
         blocks, arguments = launch
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
-    def _putting_arguments(self, source: Any, target: Any, count: int, signals: Any) -> tuple[int, tuple[Any, ...]]:
+    def _putting_arguments(
+        self, source: LocalArray, target: LocalArray, count: int, signals: Any
+    ) -> tuple[int, tuple[Any, ...]]:
         grid = self.grid
         halos = [0] * 4
         for side, rank in enumerate(grid.neighbours):
@@ -295,7 +315,14 @@ class Sweeps:
         return 8 * _FLAG_STEP * index
 
     def persistent(
-        self, array: Any, stride: int, neighbours: Neighbours, bands: int, done: int, sweeps: int, norms: Any
+        self,
+        array: LocalArray,
+        stride: int,
+        neighbours: Neighbours,
+        bands: int,
+        done: int,
+        sweeps: int,
+        norms: LocalArray,
     ) -> None:
         """Make `sweeps` sweeps in one launch of `bands` blocks, after `done` earlier ones.
 
@@ -330,7 +357,9 @@ class Sweeps:
 
     # ---- several sweeps between two passages through memory
 
-    def blocked(self, source: Any, target: Any, depth: int, done: int, norms: Any, slot: int) -> None:
+    def blocked(
+        self, source: LocalArray, target: LocalArray, depth: int, done: int, norms: LocalArray, slot: int
+    ) -> None:
         """Make `depth` sweeps, one of :attr:`depths`, from `source` to `target`; the halo has `depth` rows.
 
         `done` sweeps were made before, which determines those that are checked; their squared norms are added to

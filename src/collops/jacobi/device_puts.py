@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
@@ -25,7 +26,7 @@ class BlockPuts(InSharedMemory):
         self._signals = self.comm.symmetric((4, count), "uint64", engine=self.engine.name)
         self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         with mark("sweep"):
             self.sweeps.putting(self._kernel, source, target, self._rows, self._signals.local, self.done, norms, slot)
 

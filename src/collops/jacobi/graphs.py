@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.overlap import Overlap
 from collops.profile import mark
 
@@ -24,7 +25,7 @@ class Graphs(Overlap):
         self._pool = cupy.cuda.MemoryPool()  # keeps memory allocated during a recording as long as the recordings
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
         with mark(f"{count} sweeps"):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops import Communicator, ExchangePlan
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.jacobi.problem import Grid, Problem
 from collops.jacobi.variant import Single, Variant
@@ -124,7 +125,7 @@ class _HostCopies:
             self._rows = [np.frombuffer(cuda.alloc_pinned_memory(8 * STRETCH), np.float64, STRETCH) for _ in range(2)]
             self._events = [cuda.Event(disable_timing=True) for _ in range(2)]
 
-    def store(self, number: int, norms: Any) -> None:
+    def store(self, number: int, norms: LocalArray) -> None:
         """Copy the norms of a stretch, on a device in stream order."""
         row = self._rows[number % 2]
         if self._events:

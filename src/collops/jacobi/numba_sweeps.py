@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi import numpy_sweeps
 from collops.jacobi.problem import Part
 
@@ -14,7 +13,7 @@ from collops.jacobi.problem import Part
 class Sweeps(numpy_sweeps.Sweeps):
     """The same sweeps, compiled. Each rank works on one core."""
 
-    def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
+    def _sweep(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int, part: Part) -> None:
         (begin, end), (first, last) = part
         if begin >= end or first >= last:
             return

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from collops import Communicator
 from collops.errors import LayoutError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.jacobi.parts import (
     Part,
@@ -81,7 +82,7 @@ class OneProcess(Variant, ABC):
                 with part.current():
                     self.send(part, number)
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         with mark(f"{count} sweeps"):
             for part in self.parts:
                 part.begin(count)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import HIGHEST_PRIORITY, SideStream, available_cores
 from collops.extend.engines import Engine
 from collops.jacobi.problem import Grid
@@ -45,7 +46,7 @@ class Part:
             self.norms = self._xp.zeros(count)
         self.norms.fill(0)
 
-    def end(self, norms: Any) -> None:
+    def end(self, norms: LocalArray) -> None:
         """Order the caller's work after this part's, and add this part's norms to the caller's."""
         norms += self.norms[: norms.size]
 
@@ -62,7 +63,7 @@ class Part:
     def join(self) -> None:
         """Make the current stream wait for the side stream."""
 
-    def copy(self, source: Any, target: Any) -> None:
+    def copy(self, source: LocalArray, target: LocalArray) -> None:
         """Copy contiguous memory, which may be on two devices."""
         target[...] = source
 
@@ -102,7 +103,7 @@ class _CudaPart(Part):
         with self.current():
             super().begin(count)
 
-    def end(self, norms: Any) -> None:
+    def end(self, norms: LocalArray) -> None:
         self._stream.record(self._ended)
         self._cuda.get_current_stream().wait_event(self._ended)
         local = self._xp.empty_like(norms)
@@ -123,7 +124,7 @@ class _CudaPart(Part):
     def join(self) -> None:
         self._side.wait()
 
-    def copy(self, source: Any, target: Any) -> None:
+    def copy(self, source: LocalArray, target: LocalArray) -> None:
         runtime, stream = self._cuda.runtime, self._cuda.get_current_stream()
         # The runtime determines the devices from the addresses.
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, source.nbytes, runtime.memcpyDefault, stream.ptr)

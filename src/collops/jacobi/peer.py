@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
@@ -57,7 +58,7 @@ class Peer(PeerMemory):
         odd = self.grid.shape[0] * self.grid.shape[1] * self.problem.itemsize
         self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to its grids of even and of odd sweeps
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         shift = self._shifts[1 - self.done % 2]
         with mark("sweep"):
             self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, slot)

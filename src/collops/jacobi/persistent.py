@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from collops.extend.arrays import LocalArray
 from collops.jacobi.peer import PeerMemory
 from collops.profile import mark
 
@@ -24,7 +23,7 @@ class Persistent(PeerMemory):
         self._neighbours = self.share(self.sweeps.flag_count(bands), offsets)
         self._stride = self.grid.shape[0] * self.grid.shape[1]  # elements between the grids of even and odd sweeps
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         with mark(f"{count} sweeps"):
             self.sweeps.persistent(self.grids[0], self._stride, self._neighbours, self._bands, self.done, count, norms)
         self.done += count

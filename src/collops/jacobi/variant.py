@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops import Communicator
 from collops.errors import LayoutError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, kernel_table
 from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import mark
@@ -41,7 +42,7 @@ class Variant:
         self.grids = [empty(self.grid.shape, self.problem.dtype) for _ in range(2)]
         self.fill_grids()
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         """Make `count` sweeps, by default by `step`. Collective.
 
         `norms` holds at least `count` zeros, float64. Each sweep that is checked adds this rank's part of the squared
@@ -51,7 +52,7 @@ class Variant:
             self.step(*self.turns(), norms, self.checked(slot))
             self.done += 1
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep once, and fill the halo of `target`; the norm goes to ``norms[slot]`` unless `slot` is negative."""
         raise NotImplementedError
 
@@ -89,7 +90,7 @@ class Variant:
 class Single(Variant):
     """The kernel sweeps and fills the halo of its own block: the reference of all other variants."""
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep once."""
         with mark("sweep"):
             self.sweeps.into_halos(source, target, target, target, norms, slot)

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
@@ -61,7 +62,7 @@ class Diagonal(LinearOperator):
         axis: int = -1,
         *,
         comm: Communicator | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         distributed = isinstance(diag, DistributedArray)
         comm = communicator_of(diag, comm)
@@ -90,10 +91,10 @@ class Diagonal(LinearOperator):
         other._set(self._local.astype(dtype))
         return other
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         return self._product(self._conjugate, y, out)
 
     def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
@@ -142,7 +143,7 @@ class Identity(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         comm = communicator_or_world(comm)
         data, model = _both(N, N if M is None else M, comm)
@@ -150,7 +151,7 @@ class Identity(LinearOperator):
         blocks = model.local_shape(comm.rank), data.local_shape(comm.rank)
         self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         source, target, engine = x.local_array, out.local_array, x.engine
         if source.shape == target.shape:
             return filled(out, source)
@@ -192,7 +193,9 @@ class Sum(LinearOperator):
 
     _has_coefficients = False
 
-    def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:
+    def __init__(
+        self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
+    ) -> None:
         model, comm = placed(dims, comm)
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
@@ -203,7 +206,7 @@ class Sum(LinearOperator):
         others = None if groups is None else comm.subgroup(groups)
         self._axis_comm = None if others is None or others.size == 1 else others
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
@@ -212,7 +215,7 @@ class Sum(LinearOperator):
             total = self._axis_comm.allreduce(total, out=memory)
         return filled(out, total)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         check_holds(out.local_array.dtype, y.local_array.dtype)
         return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._broadcast]))
@@ -254,7 +257,7 @@ class Transpose(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         model, comm = placed(dims, comm)
         if sorted(axis + model.ndim if axis < 0 else axis for axis in axes) != list(range(model.ndim)):
@@ -263,7 +266,7 @@ class Transpose(LinearOperator):
         self._orders = order, np.argsort(order).tolist()
         super().__init__(model, model._of_axes(order), dtype, comm)
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
@@ -290,12 +293,12 @@ class Zero(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         comm = communicator_or_world(comm)
         super().__init__(as_layout(N if M is None else M, comm), as_layout(N, comm), dtype, comm)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         return filled(out, out.engine.put(out.local_array, ..., 0))
 
 

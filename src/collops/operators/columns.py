@@ -159,7 +159,7 @@ class _Batched(LinearOperator):
         self._inherit([operator])
         self.operator = operator
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)

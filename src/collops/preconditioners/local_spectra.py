@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.fft
 
-from collops.array import Layout, from_global
+from collops.array import Array, Layout, from_global
 from collops.array.dtypes import real_of
+from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Coefficients, filled
@@ -155,7 +156,9 @@ class LocalSpectra(LinearOperator):
 
     capturable = False  # transforms on devices create plans
 
-    def __init__(self, layout: Layout, dtype: Any, comm: Communicator, halves: list[int], factors: np.ndarray) -> None:
+    def __init__(
+        self, layout: Layout, dtype: np.dtype, comm: Communicator, halves: list[int], factors: np.ndarray
+    ) -> None:
         super().__init__(layout, layout, dtype, comm)
         self._layout, self._replicated = layout, Layout.replicated(layout.shape, comm.size)
         self._halves, self._count = halves, [count // 2 for count in factors.shape[: layout.ndim]]
@@ -168,13 +171,13 @@ class LocalSpectra(LinearOperator):
             for shift in product((0, 1), repeat=layout.ndim)
         }
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Array, adjoint: bool) -> Any:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
         result = self._filtered(x.redistribute(self._replicated).local_array.astype(out.dtype), x.engine)
         return filled(out, result[self._layout.slices(self.comm.rank)])
 
-    def _filtered(self, image: Any, engine: Any) -> Any:
+    def _filtered(self, image: Any, engine: Engine) -> Any:
         """Return the sum of the filtered windows of a local array with the entire image."""
         xp, window, axes = engine.xp, self._window.on_engine(engine), tuple(range(1, 2 * image.ndim, 2))
         fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms

@@ -253,7 +253,9 @@ def _rows(ranks: Sequence[list[list[Any]]], elapsed: float) -> list[Row]:
                 by_path[paths[-1]], children[paths[-1]] = {}, []
                 children[above].append(paths[-1])
             by_path[paths[-1]][rank] = numbers
-    sums_over_ranks = {path: sum(total for *_, total, _ in ranks.values()) for path, ranks in by_path.items()}
+    sums_over_ranks: dict[tuple[str, ...], float] = {
+        path: sum(total for *_, total, _ in ranks.values()) for path, ranks in by_path.items()
+    }
     sums_over_ranks[()] = elapsed
     rows = []
     waiting = children[()][::-1]

@@ -20,6 +20,7 @@ import numpy as np
 from collops._nvrtc import cuda_module
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.comm.device_launch import Launch
 from collops.comm.peer_stores import kernel_source
@@ -84,7 +85,7 @@ def _functions_for(dtype: np.dtype) -> _Functions | None:
 # ---- a*x + b*y
 
 
-def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) -> Any:
     """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
     dtype = y.dtype
     functions = _functions.get(dtype)
@@ -120,7 +121,9 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     return target
 
 
-def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
+def _launch_axpby(
+    functions: _Functions, x: LocalArray, y: LocalArray, target: Any, first: _Coefficient, second: _Coefficient
+) -> Any:
     size = target.size
     if size:
         arguments = (x, y, target, np.int64(size), *first, *second)
@@ -128,7 +131,7 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
     return target
 
 
-def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def axpby_and_squares(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray) -> Any:
     """Set `out`, which may be `x` or `y`, to ``a * x + b * y``; return sums of squares, which :func:`dots` adds up.
 
     Return ``None``, without any change, for arguments that the kernel does not support.
@@ -152,7 +155,9 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     return squares
 
 
-def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(
+    x: LocalArray, length: Any, direction: LocalArray, ratio: Any, gradient: LocalArray
+) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
     functions = _functions_for(x.dtype)
     arrays = gradient, direction, x
@@ -187,7 +192,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 
-def _disjoint(x: Any, y: Any) -> bool:
+def _disjoint(x: LocalArray, y: LocalArray) -> bool:
     """Return whether two contiguous arrays share no memory."""
     start, end = x.data.ptr, y.data.ptr
     return start >= end + y.nbytes or end >= start + x.nbytes
@@ -207,7 +212,7 @@ def _factors(a: Any) -> _Factors:
     raise UnsupportedTypeError("both scalars of a quotient must be on the device")
 
 
-def _result_dtype(x: Any, y: Any, *coefficients: _Factors) -> np.dtype:
+def _result_dtype(x: LocalArray, y: LocalArray, *coefficients: _Factors) -> np.dtype:
     """Return the dtype of the result: coefficients promote kinds, never precisions."""
     total: Any = 0
     for value, *scalars in coefficients:
@@ -231,7 +236,7 @@ def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _
     return number, scalar, divisor, np.int32(what | _IF_FINITE) if if_finite else what
 
 
-def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
+def _operand(x: LocalArray, dtype: np.dtype, target: Any) -> Any:
     """Return `x` in `dtype`, contiguous, and not overlapping `target` at another offset."""
     if x is target:
         return x
@@ -239,7 +244,7 @@ def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
     return x if x.data.ptr == target.data.ptr or _disjoint(x, target) else x.copy()
 
 
-def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
+def _whole_numbers(a: Any, x: LocalArray, b: Any, y: LocalArray, target: Any) -> Any:
     """Combine integers or booleans, which need no kernel, since no solver uses them."""
     numbers = []
     for value, scalar, divisor in (_factors(a), _factors(b)):
@@ -252,7 +257,7 @@ def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
 # ---- Inner products
 
 
-def dot(x: Any, y: Any, conjugate: bool) -> Any:
+def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
@@ -265,7 +270,7 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
 
 
-def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
+def summed_dot(x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator) -> Any:
     """Return the sum of :func:`dot` over the ranks, in one launch if there is a kernel for the dtype."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
@@ -274,7 +279,9 @@ def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
     return comm.allreduce(dot(x, y, conjugate))
 
 
-def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
+def _launch_dot(
+    functions: _Functions, x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator | None = None
+) -> Any:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.ndarray((), functions.number_dtype)
     link = 0 if comm is None else comm.join_sum(out)
@@ -330,7 +337,7 @@ def summed_dots(
     return out
 
 
-def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
+def _fill(jobs: list[tuple[int, Any, Any]], out: LocalArray, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
     """Add the inner product of each job to its element of `out`, overwriting those whose bit in `fresh` is set."""
     waiting: list[tuple[int, Any, Any]] = []
     functions: _Functions | None = None
@@ -361,7 +368,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
 def _launch(
     functions: Any,
     jobs: list[tuple[int, Any, Any]],
-    out: Any,
+    out: LocalArray,
     conjugate: bool,
     fresh: int,
     comm: Communicator | None = None,
@@ -384,7 +391,7 @@ def _launch(
 _PLACES_MASK = (1 << _PLACES) - 1
 
 
-def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
+def _factor_arrays(x: LocalArray, y: LocalArray, conjugate: bool) -> tuple[Any, Any]:
     """Return two contiguous arrays of one dtype; a complex array with itself as its real numbers."""
     if y is None:
         return x, y
@@ -399,7 +406,7 @@ def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
     return _contiguous(x), _contiguous(y)
 
 
-def _contiguous(x: Any) -> Any:
+def _contiguous(x: LocalArray) -> Any:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
@@ -480,7 +487,7 @@ def _scalar(value: Any, dtype: np.dtype) -> Any:
     return cupy.full((), value, dtype)
 
 
-def norm_part(x: Any, order: float) -> Any:
+def norm_part(x: LocalArray, order: float) -> Any:
     """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
     dtype = norm_dtype(x.dtype)
     if order == 0:

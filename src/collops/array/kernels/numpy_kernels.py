@@ -17,6 +17,7 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array import kernels
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 
 PIECE = 10_000
@@ -83,7 +84,9 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     return out
 
 
-def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(
+    x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: LocalArray
+) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
     length, ratio = _number(length), _number(ratio)
     real = length.__class__ is not complex and ratio.__class__ is not complex

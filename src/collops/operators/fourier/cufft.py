@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 from cupy.cuda import cufft
 
-from collops.backend import LocalArray
+from collops.backend import Engine, LocalArray
 from collops.operators.fourier.engines import scaling
 from collops.operators.fourier.lines import find_lines
 
@@ -29,7 +29,7 @@ class Transforms:
 
     multiplies, chirps = False, True
 
-    def __init__(self, engine: Any, threads: int) -> None:
+    def __init__(self, engine: Engine, threads: int) -> None:
         self._plans: dict[Any, Any] = {}
 
     def fft(

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
@@ -46,7 +47,7 @@ class Fourier(LinearOperator):
         self,
         domain: Layout,
         transforms: Sequence[AxisTransform],
-        dtype: Any,
+        dtype: DTypeLike,
         comm: Communicator,
         *,
         clinear: bool,

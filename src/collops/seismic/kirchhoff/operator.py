@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, VStack
 from collops.errors import LayoutError, type_name
@@ -370,7 +371,7 @@ def Kirchhoff(
     layout: Layout | None = None,
     comm: Communicator | None = None,
     engine: str | None = None,
-    dtype: Any = "float64",
+    dtype: DTypeLike = "float64",
     kernels: str | None = None,
     threads: int | None = None,
     deterministic: bool = False,
