@@ -398,8 +398,9 @@ def _forward(columns, strips, image, tables, form, fields, choices, choice_rows,
                             _fields_of(fields, nodes, row, begin, n, field_line, receiver_buffer)
                             r_fields, r_begin = receiver_buffer, 0
                         _weigh(form, s_fields, s_begin, r_fields, r_begin, n, weight, length)
-                        near[slot, :n] *= weight[:n]
-                        far[slot, :n] *= weight[:n]
+                        for i in range(n):
+                            near[slot, i] *= weight[i]
+                            far[slot, i] *= weight[i]
                     if bands > 1:
                         _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
