@@ -116,7 +116,7 @@ _ROOMS = {
         *("BlockDiag", "HStack", "LinearOperator", "StackedBlockDiag", "StackedHStack", "StackedVStack", "VStack"),
         *("CSRMatrix", "dottest"),
     ),
-    "collops.seismic": ("Kirchhoff",),  # a guest, which is imported where a program asks for it
+    "collops.seismic": ("Kirchhoff",),  # a guest, imported on request
     "collops.solvers": (
         *("SolverResult", "Status", "bicgstab", "block_cg", "block_cgls", "cg", "cgls", "fista", "gmres"),
         *("hybrid_lsqr", "ista", "lsmr", "lsqr", "minres", "power_iteration"),

@@ -18,7 +18,7 @@ def main() -> NoReturn:
     try:
         run()
     except SystemExit as leaving:
-        ending = sys.modules.get("collops.comm.ending")  # the list of commands does without it
+        ending = sys.modules.get("collops.comm.ending")  # not imported for the list of commands
         if ending is not None:
             ending.end_if_blocked(leaving.code if isinstance(leaving.code, int) else 0)
         raise

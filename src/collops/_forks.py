@@ -1,7 +1,7 @@
-"""Children that a rank forks: they leave the ranks and their resources alone, and are worlds of one.
+"""Forked children of a rank: they do not use the ranks' resources, and are worlds of one.
 
-A forked child has its parent's memory, connections and shared windows, so that it could send in the name of its
-parent's rank, or end MPI for it. Modules with such state register here what gives it up in the child.
+A forked child has its parent's memory, connections and shared windows, so that it could send messages as its parent's
+rank, or finalise MPI for it. Modules with such state register functions here that release it in the child.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ def had_mpi() -> bool:
 
 
 def at_fork(function: Callable[[], object]) -> None:
-    """Have `function` called in each forked child."""
+    """Register a function to be called in each forked child."""
     os.register_at_fork(after_in_child=function)
 
 
 def register_at_exit(function: Callable[[], None]) -> None:
-    """Have `function` called at the end of this process, but not at the end of a forked child."""
+    """Register a function to be called at the end of this process, but not at the end of a forked child."""
     atexit.register(function)
     at_fork(partial(atexit.unregister, function))
 
 
 def end_child_without(is_needed: Callable[[], bool]) -> None:
-    """Have forked children skip the functions that libraries run after Python's own, if ``is_needed()`` in the child.
+    """Let forked children skip the libraries' exit functions, if ``is_needed()`` is true in the child.
 
-    MPI4py ends MPI there, in a child as well, which ends it for the parent's rank. Such a child ends by ``os._exit``
-    after all functions of :mod:`atexit`, with the status that ``sys.exit`` got, or 1 after an error.
+    mpi4py finalises MPI in such a function, also in a child, and thereby for the parent's rank. The child therefore
+    ends by ``os._exit`` after all functions of :mod:`atexit`, with the status of ``sys.exit``, or 1 after an error.
     """
     at_fork(lambda: _Ending() if is_needed() else None)
 
 
 class _Ending:
-    """Ends this process at the end of its program, before libraries run their own functions."""
+    """Ends this process at the end of its program, before exit functions of libraries."""
 
     def __init__(self) -> None:
         self._status: Any = None
@@ -65,11 +65,11 @@ class _Ending:
 
     def _end(self) -> None:
         atexit.unregister(self._end)
-        atexit._run_exitfuncs()  # those that were registered before this one
+        atexit._run_exitfuncs()  # functions registered before this one
         failed = getattr(sys, "last_value", None) is not self._earlier_error
         status = self._status if isinstance(self._status, int) else int(self._status is not None)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, OSError, ValueError):  # closed, or nobody reads it
+            with suppress(AttributeError, OSError, ValueError):  # closed, or a broken pipe
                 stream.flush()
         os._exit(1 if failed else status & 0xFF)
 

@@ -1,7 +1,7 @@
-"""Finds out from the environment what started this process, and whether MPI agrees with it.
+"""Determine the launcher of this process from the environment, and whether MPI is consistent with it.
 
 A process is a world of one, without MPI, if the environment has ``COLLOPS_BOOTSTRAP=alone``, or if a rank has started
-or forked it: it has inherited the place of that rank, with which MPI cannot start a second time. With
+or forked it: it has inherited the identity of that rank, with which MPI cannot be initialised a second time. With
 ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` ranks start without MPI (:mod:`collops.comm.tcp`).
 """
 
@@ -39,16 +39,16 @@ class Started(NamedTuple):
 
 def started(environment: Mapping[str, str] = os.environ) -> Started | None:
     """Return the position among the processes of a launcher, or None without one; do not import MPI."""
-    return None if why_without_mpi(environment) else _place(environment)
+    return None if why_without_mpi(environment) else _position(environment)
 
 
-def _place(environment: Mapping[str, str]) -> Started | None:
+def _position(environment: Mapping[str, str]) -> Started | None:
     names = _RANK_NAMES, _SIZE_NAMES
     if (step := _first(environment, "SLURM_STEP_ID", "SLURM_STEPID")) is not None and step < _FIRST_SPECIAL_STEP:
         names = (*_RANK_NAMES, "SLURM_PROCID"), (*_SIZE_NAMES, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     if environment.get("COLLOPS_BOOTSTRAP", "").startswith("tcp:"):  # torchrun's names
         names = ("RANK", *names[0]), ("WORLD_SIZE", *names[1])
-    rank, ranks = (_first(environment, *each) for each in names)
+    rank, ranks = (_first(environment, *variables) for variables in names)
     return None if rank is None else Started(rank, ranks)
 
 
@@ -77,8 +77,8 @@ def why_without_mpi(environment: Mapping[str, str] = os.environ) -> str:
         return "COLLOPS_BOOTSTRAP=alone"
     if is_forked():
         return "a rank forked this process"
-    process, _, rest = environment.get(_MARK, "").partition("/")
-    connection, _, job = rest.partition("/")
+    process, _, identity = environment.get(_MARK, "").partition("/")
+    connection, _, job = identity.partition("/")
     if not process.isdecimal() or int(process) == os.getpid() or job != _job(environment):
         return ""
     # A launcher that the rank has started gives its processes new connections. Python closes the rank's connection in
@@ -90,18 +90,18 @@ def is_forked() -> bool:
     """Return whether this process was forked from a rank, or from a process that could become one by MPI."""
     if not is_child() or _state["forked from a rank"]:
         return is_child()
-    return had_mpi() or (_place(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
+    return had_mpi() or (_position(os.environ) is not None and not os.environ.get("COLLOPS_BOOTSTRAP"))
 
 
 def mark_rank() -> None:
-    """Let processes that this rank starts or forks know that they are not ranks.
+    """Mark the environment, so that processes that this rank starts or forks are not ranks.
 
-    Processes that it starts know it where its launcher distinguishes jobs.
+    Started processes detect this if the launcher distinguishes jobs.
     """
     _state["is rank"] = True
-    place = f"{_connection(os.environ)}/{_job(os.environ)}"
-    if started() is not None and place.strip("/"):
-        os.environ[_MARK] = f"{os.getpid()}/{place}"
+    identity = f"{_connection(os.environ)}/{_job(os.environ)}"
+    if started() is not None and identity.strip("/"):
+        os.environ[_MARK] = f"{os.getpid()}/{identity}"
 
 
 def _fork() -> None:
@@ -115,7 +115,7 @@ at_fork(_fork)
 def check_world_of_one(has_mpi: bool, text: str) -> None:
     """Raise `TransportError` if a launcher started several processes, but this one sees only itself.
 
-    `text` is the version of the MPI that mpi4py has loaded, or why there is none.
+    `text` is the version of the MPI that mpi4py has loaded, or the reason why none is loaded.
     """
     _check_launcher_without_mpi(has_mpi, text)
     launcher = started()
@@ -136,17 +136,17 @@ def check_world_of_one(has_mpi: bool, text: str) -> None:
 
 
 def _check_launcher_without_mpi(has_mpi: bool, text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise `TransportError` if the names of torchrun, which do not come from MPI, tell of several processes.
+    """Raise `TransportError` if torchrun's variables, which MPI does not set, indicate several processes.
 
-    Other launchers set the same ones (accelerate, DeepSpeed), Lightning without ``RANK``. They may be inside a step of
-    Slurm or of MPI that has one process on each node.
+    Other launchers set the same variables (accelerate, DeepSpeed), Lightning without ``RANK``. They may run inside a
+    step of Slurm or MPI with one process on each node.
     """
     rank, ranks = _first(environment, "RANK", "LOCAL_RANK"), _first(environment, "WORLD_SIZE")
     if rank is None or ranks is None or ranks < 2 or why_without_mpi(environment):
         return
-    found = f"MPI sees a world of 1 ({text})" if has_mpi else text
+    state = f"MPI sees a world of 1 ({text})" if has_mpi else text
     raise TransportError(
-        f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {found}: set "
+        f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {state}: set "
         "COLLOPS_BOOTSTRAP=tcp://HOST:PORT, with an address of the host of rank 0 and a free port, and COLLOPS_SECRET, "
         f"which connect the ranks without MPI, or start them by mpiexec or srun; {_ALONE}"
     )
@@ -157,7 +157,7 @@ def _job(environment: Mapping[str, str]) -> str:
 
 
 def _connection(environment: Mapping[str, str]) -> str:
-    """Return the number of the socket between MPICH and its launcher; empty where there is none."""
+    """Return the number of the socket between MPICH and its launcher; empty without one."""
     descriptor = environment.get("PMI_FD", "")
     if not descriptor.isdecimal():
         return ""

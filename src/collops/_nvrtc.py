@@ -1,4 +1,4 @@
-"""Kernels from CUDA C++, all compiled with one set of flags, so that the same arithmetic has the same result in each.
+"""Kernels from CUDA C++, all compiled with the same flags, so that equal arithmetic has equal results.
 
 CuPy's own ``RawModule(code=...)`` appends ``-ftz=true`` to the options of its caller (14.2, ``cupy/cuda/compiler.py``),
 and flushes subnormal numbers to zero. NumPy keeps them, and so does NVRTC by default.
@@ -65,7 +65,7 @@ def cuda_kernel(module: str, source: str | tuple[str, ...], name: str, *options:
 
 
 def _machine_code(source: str, options: tuple[str, ...], processor: str) -> Path:
-    """Return the file with the machine code of a source for the current device, compiled if it is not there yet."""
+    """Return the file with the machine code of a source for the current device, compiled if it does not exist."""
     from cupy.cuda import compiler, nvrtc
 
     folder = _cache_folder()
@@ -73,7 +73,7 @@ def _machine_code(source: str, options: tuple[str, ...], processor: str) -> Path
     path = folder / f"collops-{key}.cubin"
     if not path.exists():
         code, _ = compiler.compile_using_nvrtc(source, options)
-        # Written under another name first: ranks that compile the same source at the same time read whole files.
+        # Written under another name first: ranks that compile the same source concurrently read complete files.
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(code)
         os.replace(file.name, path)
@@ -87,7 +87,7 @@ def _memory_only() -> tempfile.TemporaryDirectory[str]:
 
 
 def _cache_folder() -> Path:
-    """Return where CuPy keeps its compiled kernels, or a temporary folder if it is told to keep none."""
+    """Return CuPy's folder of compiled kernels, or a temporary folder if its cache is disabled."""
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return Path(_memory_only().name)
     folder = Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
@@ -104,15 +104,15 @@ def headers(name: str) -> Path | None:
     if folder is not None:
         return Path(folder)
     if name == "cccl" and (cupy := importlib.util.find_spec("cupy")) is not None and cupy.origin is not None:
-        own = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
-        return own if own.is_dir() else None
+        bundled = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
+        return bundled if bundled.is_dir() else None
     return None
 
 
 def missing(libraries: Mapping[str, str], components: Mapping[str, str]) -> str | None:
-    """Return what this machine lacks of these, as the end of a sentence, or ``None``.
+    """Return a missing library or component, as the end of a sentence, or ``None``.
 
-    The mappings name libraries, or components whose header files are needed, and the packages that have them.
+    The mappings name libraries, or components whose header files are needed, and the packages that contain them.
     """
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
@@ -132,8 +132,8 @@ def compiled(
 ) -> bytes:
     """Return the machine code (cubin) of CUDA C++ for a processor such as ``"sm_90"``, with options of NVRTC.
 
-    Header files are in `folders`; `replaced` has the text of those that are not to be read from there, by the name that
-    sources include. Raises `InputError`, with the compiler's messages, if the source does not compile.
+    Header files are in `folders`; `replaced` maps names of included files to texts that replace them. Raises
+    `InputError`, with the compiler's messages, if the source does not compile.
     """
     from cuda.bindings import nvrtc
 

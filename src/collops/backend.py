@@ -24,10 +24,10 @@ __all__ = ["Engine", "engine", "engine_of", "is_traced", "kernel_table"]
 LocalArray: TypeAlias = Any
 """An array of one of the engines: :class:`numpy.ndarray`, `cupy.ndarray` or :class:`jax.Array`.
 
-The optional packages share no base class, so that a type checker takes anything."""
+The optional packages share no base class, so that a type checker accepts any type."""
 
-_LARGE_BOX = 32 << 20  # bytes; CuPy's own call takes 8 µs less, and so long to copy less on an H200
-_COPY_THREADS, _COPY_EACH = 256, 4  # of a block, and what a thread copies of a row: as in boxes.cu
+_LARGE_BOX = 32 << 20  # bytes; CuPy's copy starts 8 µs earlier, which an H200 needs for fewer bytes
+_COPY_THREADS, _COPY_EACH = 256, 4  # threads of a block, and units of a row that a thread copies: as in boxes.cu
 _PLANES_OF_ROWS = 3  # axes
 _SHORTEST_ROW = 128  # bytes
 _MAX_BLOCKS = 65535  # of a grid's second axis
@@ -94,7 +94,7 @@ class Engine:
         return np.asarray(array)
 
     def from_host(self, array: Any) -> Any:
-        """Return a NumPy array as an array of this engine: as it is for NumPy, else as a copy."""
+        """Return a NumPy array as an array of this engine: itself for NumPy, else a copy."""
         return self.xp.asarray(array)
 
     def adopt(self, array: Any) -> Any:
@@ -114,7 +114,7 @@ class Engine:
         return array
 
     def contiguous(self, view: Any) -> Any:
-        """Return `view` if its elements lie one after the other, else a copy in which they do."""
+        """Return `view` if it is contiguous, else a contiguous copy."""
         return self.xp.ascontiguousarray(view)
 
     def add(self, array: Any, index: Any, values: Any) -> Any:
@@ -126,8 +126,8 @@ class Engine:
     def matmul(self, a: Any, b: Any) -> Any:
         """Return the product of two matrices or stacks of them in the precision of their dtype.
 
-        In JAX, which by default multiplies float32 in lower precision on accelerators, the precision that a user has
-        set by ``jax.default_matmul_precision`` counts.
+        JAX by default multiplies float32 in lower precision on accelerators, unless the user has set
+        ``jax.default_matmul_precision``.
         """
         return self.xp.matmul(a, b)
 
@@ -144,7 +144,8 @@ class Engine:
         Raises
         ------
         UnsupportedTypeError
-            If there is none, or it is to be `masked` by ``where=``, which is supported by the engine ``numpy`` only.
+            If the package has no such function, or it is `masked` by ``where=``, which only the engine ``numpy``
+            supports.
         """
         if masked:
             raise UnsupportedTypeError(
@@ -191,7 +192,7 @@ def kernel_table(package: str, default: str | None, **modules: str) -> Callable[
     package : str
         Full name of the package.
     default : str or None
-        Name of the module for all other engines; ``None`` if they have none, which is an UnsupportedTypeError.
+        Name of the module for all other engines; ``None`` raises an UnsupportedTypeError for them.
     **modules : str
         Names of the modules by name of the engine.
 
@@ -203,7 +204,7 @@ def kernel_table(package: str, default: str | None, **modules: str) -> Callable[
     'collops.array.kernels.numpy_kernels'
     """
 
-    @cache  # a call of it takes a third of the time of a look-up in Python
+    @cache  # three times as fast as a look-up in Python
     def kernels_for(engine: Engine) -> Any:
         name = modules.get(engine.name, default)
         if name is None:
@@ -214,7 +215,7 @@ def kernel_table(package: str, default: str | None, **modules: str) -> Callable[
 
 
 class BoxCopy(NamedTuple):
-    """A launch of ``boxes.cu``: the bytes that a thread copies at once, and sizes and spacings in units of these."""
+    """A launch of ``boxes.cu``: the unit that a thread copies, in bytes, and sizes and strides in these units."""
 
     unit: int
     grid: tuple[int, int]
@@ -228,11 +229,11 @@ def box_copy(shape: Sequence[int], source: Any, target: Any, itemsize: int, plac
 
     `places` are the addresses of both, or these modulo 16.
     """
-    # Length and the two strides of axes, the last one first; neighbouring axes are one where they can be.
+    # Length and the two strides of axes, the last one first; neighbouring axes are merged if possible.
     axes = [[itemsize, 1, 1]]
     for length, *strides in zip(shape[::-1], source[::-1], target[::-1], strict=True):
         last, *spacing = axes[-1]
-        if strides == [last * each for each in spacing]:
+        if strides == [last * step for step in spacing]:
             axes[-1][0] *= length
         elif length != 1:
             axes.append([length, *strides])
@@ -253,12 +254,12 @@ class _CupyEngine(Engine):
 
     def __init__(self) -> None:
         super().__init__("cupy", importlib.import_module("cupy"), "device")
-        self.empty = self.xp.ndarray  # which cupy.empty calls, and a quarter faster
+        self.empty = self.xp.ndarray  # cupy.empty calls it, and takes a third longer
         self.streams = True
         self.cuda = not self.xp.cuda.runtime.is_hip
 
     def put(self, array: Any, index: Any, values: Any) -> Any:
-        # CuPy reaches 40 % of the memory's bandwidth where rows are not aligned, 65 % elsewhere.
+        # CuPy reaches 40 % of the memory's bandwidth if rows are not aligned, else 65 %.
         if getattr(values, "nbytes", 0) < _LARGE_BOX or engine_of(values) is not self or values.dtype != array.dtype:
             return super().put(array, index, values)
         view = array[index]
@@ -294,7 +295,7 @@ _by_type: dict[type, Engine] = {np.ndarray: _NUMPY}
 
 
 def engine(name: Engine | str | None = None) -> Engine:
-    """Return the engine called `name`, or a given one as it is.
+    """Return the engine called `name`; an engine is returned unchanged.
 
     Parameters
     ----------
@@ -334,7 +335,7 @@ def register_engine(name: str, make: Callable[[], Engine]) -> None:
 
 @cache
 def memory_of(chosen: Engine) -> int:
-    """Return the memory that this process may use, used or not, or the memory of the rank's device, in bytes."""
+    """Return the total memory that this process may use, or the memory of the rank's device, in bytes."""
     if chosen.streams:
         return chosen.xp.cuda.Device().mem_info[1]
     return memory_limit()
@@ -389,7 +390,7 @@ def is_traced(value: Any) -> bool:
 
 
 def repeatable() -> bool:
-    """Return whether the environment's ``COLLOPS_DETERMINISTIC``, 0 or 1, asks for the same bits in every run."""
+    """Return whether the environment's ``COLLOPS_DETERMINISTIC``, 0 or 1, requests bitwise reproducible results."""
     text = os.environ.get("COLLOPS_DETERMINISTIC", "").strip()
     if text not in ("", "0", "1"):
         raise InputError(f"COLLOPS_DETERMINISTIC={text!r}: give 1 for bitwise reproducible results, or 0")

@@ -70,7 +70,7 @@ class Interrupted(CollopsError):
     ----------
     exit_code : int
         Exit code of the command line: 75, a temporary failure in ``sysexits.h``, because the job can be resumed; 130
-        after Ctrl-C (SIGINT), since a queue must not resume what a person has stopped.
+        after Ctrl-C (SIGINT), since a queue must not resume a job that a user has stopped.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class CommunicationError(CollopsError, RuntimeError):
 
 
 class CommunicationTimeout(CommunicationError, TimeoutError):
-    """A wait passed its deadline; the message names the operation, the missing ranks, and their hosts if several."""
+    """A wait exceeded its deadline; the message names the operation, the missing ranks, and their hosts if several."""
 
 
 class CallMismatch(CommunicationError):

@@ -1,8 +1,8 @@
 """The resources that this process may still use: memory, within the limits of its machine, and space in a folder.
 
-Batch systems and containers allow a job less memory than its machine has, and kill it without a word when it takes
-more. They do so by control groups; `collops` reads those that this process belongs to, of both versions, with all
-groups around them, and what Slurm and the shell (``ulimit -v``) say.
+Batch systems and containers restrict the memory of a job by control groups, and kill it without a message if it uses
+more. `collops` reads the control groups of this process, of both versions, and their parents, and the limits of Slurm
+and of the shell (``ulimit -v``).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _Limit(NamedTuple):
 def available_memory(processes: int = 1, root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> int:
     """Return the bytes that each of `processes` on this machine can still allocate, by the tightest limit.
 
-    The limits are the memory of the machine, the limits of the control groups around this process, Slurm's
-    (``SLURM_MEM_PER_NODE``, ``SLURM_MEM_PER_CPU``), and the address space of this process (``ulimit -v``), each without
-    what is in use. File cache that can be dropped is not in use.
+    The limits are the memory of the machine, the control groups of this process and their parents, Slurm's limits
+    (``SLURM_MEM_PER_NODE``, ``SLURM_MEM_PER_CPU``), and the address space of this process (``ulimit -v``), each less
+    the memory in use. File cache that can be dropped does not count as used.
 
     Parameters
     ----------
     processes : int
-        The number of processes that allocate as much. Only the address space is each one's own.
+        The number of processes that allocate equally much. They share all limits except the address space.
     root : pathlib.Path
         Folder of ``proc`` and ``sys``.
     environment : mapping
@@ -52,12 +52,12 @@ def available_memory(processes: int = 1, root: Path = _ROOT, environment: Mappin
     >>> 0 < available_memory(processes=2) <= available_memory() <= memory_limit()
     True
     """
-    left = [(each.most - each.used) // (processes if each.shared else 1) for each in _limits(root, environment)]
-    return max(0, min(left))
+    limits = _limits(root, environment)
+    return max(0, min((limit.most - limit.used) // (processes if limit.shared else 1) for limit in limits))
 
 
 def memory_limit(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the tightest of the limits of `available_memory`, in bytes, whatever is in use.
+    """Return the tightest of the limits of `available_memory`, in bytes, regardless of use.
 
     It is the same on all ranks of equal machines.
 
@@ -67,11 +67,11 @@ def memory_limit(root: Path = _ROOT, environment: Mapping[str, str] = os.environ
     >>> memory_limit() > 1e6
     True
     """
-    return min(each.most for each in _limits(root, environment))
+    return min(limit.most for limit in _limits(root, environment))
 
 
 def free_room(folder: str | os.PathLike[str]) -> int:
-    """Return the bytes that this user can still write into a folder, or where it will be; quotas are not known.
+    """Return the free space, in bytes, in an existing or future folder for this user; quotas are ignored.
 
     Examples
     --------
@@ -82,11 +82,11 @@ def free_room(folder: str | os.PathLike[str]) -> int:
     True
     """
     path = Path(folder).absolute()
-    return shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
+    return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
 
 
 def in_words(size: int) -> str:
-    """Return a number of bytes in a unit in which it has few digits.
+    """Return a number of bytes as text with a suitable unit.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def _limits(root: Path, environment: Mapping[str, str]) -> Iterator[_Limit]:
     yield from _control_groups(root)
     size, resident = _own_pages(root)
     if (megabytes := _slurm_megabytes(environment)) is not None:
-        # Without a control group nobody counts for the job: this process knows itself alone.
+        # Without a control group the job's total is unknown; only this process is counted.
         yield _Limit(megabytes << 20, resident * page)
     address_space, _ = resource.getrlimit(resource.RLIMIT_AS)
     if address_space != resource.RLIM_INFINITY:
@@ -118,9 +118,9 @@ def _limits(root: Path, environment: Mapping[str, str]) -> Iterator[_Limit]:
 
 
 def _control_groups(root: Path) -> Iterator[_Limit]:
-    """Yield the limits of the memory groups of this process and of all groups around them.
+    """Yield the limits of the memory groups of this process and of all their parents.
 
-    In a container the path of a group may be the path outside, and only its upper end is visible inside.
+    In a container the path of a group may be its path on the host, and only its last part is visible.
     """
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
@@ -130,12 +130,12 @@ def _control_groups(root: Path) -> Iterator[_Limit]:
             top, names = root / "sys/fs/cgroup/memory", _GROUP_1
         else:
             continue
-        group = Path(os.path.normpath(path).lstrip("/"))  # without the .. of groups outside of a container
-        for each in (group, *group.parents):
+        group = Path(os.path.normpath(path).lstrip("/"))  # without the .. of groups outside the container
+        for parent in (group, *group.parents):
             limit, usage, cache = names
-            most, used = (_number(top / each / name) for name in (limit, usage))
-            if most is not None:  # else it is not visible, or "max"
-                dropped = _table(top / each / "memory.stat").get(cache, 0)
+            most, used = (_number(top / parent / name) for name in (limit, usage))
+            if most is not None:  # otherwise it is not visible, or "max"
+                dropped = _table(top / parent / "memory.stat").get(cache, 0)
                 yield _Limit(most, max(0, (used or 0) - dropped))
 
 
@@ -166,7 +166,7 @@ def _number(path: Path) -> int | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """Return the lines of a file of the kernel; none where there is no such file."""
+    """Return the lines of a file of the kernel; empty if it does not exist."""
     try:
         return path.read_text().splitlines()
     except OSError:

@@ -169,7 +169,7 @@ def test_combinations_of_new_stacks_and_their_squares(comm, name, columns, copie
     layout = StackedLayout([layouts_of_parts[0], StackedLayout(layouts_of_parts[1:])])
     given = [values(part.shape, name, seed=seed) for seed, part in enumerate(layouts_of_parts)]
     x, y = (ca.empty(layout, comm=comm, dtype=name) for _ in range(2))
-    assert (x._whole is None) == (columns == (16, 3, 5) or (copies and comm.size > 1 and comm.rank > 0))
+    assert (x._local_block is None) == (columns == (16, 3, 5) or (copies and comm.size > 1 and comm.rank > 0))
     for leaf, other, part, a in zip(x.leaves, y.leaves, layouts_of_parts, given, strict=True):
         leaf.local_array[...] = ca.from_global(a, part, comm=comm).local_array
         other.local_array[...] = 2 * leaf.local_array
@@ -189,7 +189,7 @@ def test_combinations_of_new_stacks_and_their_squares(comm, name, columns, copie
     np.testing.assert_allclose([complex(deep.vdot(deep))], grown, **tolerance(np.dtype(name)))
     # A part may get other memory.
     x.leaves[-1].local_array = 3 * x.leaves[-1].local_array
-    assert x._whole is None
+    assert x._local_block is None
     y = ca.axpby(1.0, x, 0.0, y, out=y)
     flat[flat.size - given[-1].size :] *= 3
     np.testing.assert_allclose(float(y.norm()), np.linalg.norm(flat), **tolerance(np.dtype(name)))

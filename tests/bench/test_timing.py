@@ -71,7 +71,7 @@ def test_rounds_in_which_other_programs_were_in_the_way(comm, clock, spent, roun
 
 @pytest.mark.serial
 def test_spread_of_samples() -> None:
-    assert Spread.of([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0, 4)
+    assert Spread.from_samples([3.0, 1.0, 2.0, 10.0]) == Spread(2.5, 1.0, 10.0, 4)
 
 
 def test_a_slow_program_gets_fewer_turns(comm, clock) -> None:

@@ -370,13 +370,13 @@ def test_memory_of_reductions_is_of_its_stream(joined, xp, by_messages, monkeypa
 
 
 def test_memory_of_reductions_is_bounded(joined, xp, by_messages):
-    longest = messages.KEPT_BYTES // 8 // (joined.size - 1)
+    longest = messages.MAX_CACHED_BYTES // 8 // (joined.size - 1)
     joined.allreduce(xp.ones(longest + 1))
     assert not by_messages._receive_buffers
     for length in (longest, *range(1, 40)):
         joined.allreduce(xp.ones(length))
     assert [shape for _, shape, _ in by_messages._receive_buffers] == [
-        (length,) for length in range(40 - messages.KEPT_SETS, 40)
+        (length,) for length in range(40 - messages.MAX_CACHED_SHAPES, 40)
     ]
 
 

@@ -57,7 +57,7 @@ def own_memory(workspace, slot):
 @pytest.fixture(autouse=True)
 def pieces_by_messages(monkeypatch):
     """Of arrays of any size, and without copies on every rank, which save messages of small ones."""
-    monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
+    monkeypatch.setattr(operator, "should_pipeline", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(pipeline, "region_copy", Sent)
     monkeypatch.setattr(Workspace, "prepare_pieces", prepare_pieces)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
@@ -137,7 +137,7 @@ def test_what_is_cut(comm, monkeypatch, options, moves):
             result = getattr(op, name)(source)
         assert sent["alltoallv"] == (comm.size > 1) * moves
         with monkeypatch.context() as alone:
-            alone.setattr(operator, "pays", lambda nbytes, workspace: False)
+            alone.setattr(operator, "should_pipeline", lambda nbytes, workspace: False)
             assert_close(result.gather(), getattr(whole, name)(source).gather(), op.cdtype)
     assert op.dottest()
 

@@ -47,7 +47,7 @@ def test_frequencies_to_the_ranks_that_multiply_them(tmp_path_factory, monkeypat
     transform = AxisTransform(0, 13, 13, real=True, kept=total)
     spectra, products = values(given.shape, dtype, 1), values(taken.shape, dtype, 2)
     memory = [np.full(2 * (spectra.size + products.size), np.nan, dtype) for _ in range(ranks)]
-    monkeypatch.setattr(spread, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(spread, "should_pipeline", lambda nbytes, workspace: True)
     monkeypatch.setattr(Workspace, "prepare_pieces", lambda workspace, comm: setattr(workspace, "addresses", memory))
     for rank in range(ranks):
         comm = SimpleNamespace(rank=rank, size=ranks, allgather_metadata=lambda able: [able] * ranks)
@@ -93,9 +93,9 @@ def steps(monkeypatch):
         workspace.barrier = lambda: done.append("barrier")
 
     monkeypatch.setattr(spread, "_COUNT", 3)
-    monkeypatch.setattr(spread, "pays", lambda nbytes, workspace: True)
+    monkeypatch.setattr(spread, "should_pipeline", lambda nbytes, workspace: True)
     monkeypatch.setattr(spread, "region_copy", Noted)
-    monkeypatch.setattr(operator, "pays", lambda nbytes, workspace: workspace.engine.mutable)
+    monkeypatch.setattr(operator, "should_pipeline", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(Workspace, "prepare_pieces", prepare)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
     monkeypatch.setattr(BatchedMatrix, "by_rows", True)

@@ -278,7 +278,7 @@ def main() -> int:
 
 def record(given: argparse.Namespace, seconds: float, kills: list[Kill]) -> Record:
     """Return what is kept: the times until the others had ended, the tally, and every kill."""
-    timing = Timing(1, {"wall": Spread.of([kill.seconds for kill in kills])})
+    timing = Timing(1, {"wall": Spread.from_samples([kill.seconds for kill in kills])})
     tally = {
         "runs": len(kills),
         "ended in time with an error": sum(kill.seconds <= MAX_SECONDS and kill.code != 0 for kill in kills),

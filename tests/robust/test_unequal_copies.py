@@ -177,7 +177,7 @@ def test_numbers_of_stacks(checked):
     rows = [16] + [15] * (checked.size - 1)
     layout = collops.StackedLayout([Layout.split(sum(rows), checked.size, sizes=rows)] * 2)
     x, y = (collops.empty(layout, comm=checked) for _ in range(2))
-    assert (x._whole is None) == (checked.rank > 0)
+    assert (x._local_block is None) == (checked.rank > 0)
     x.fill(1.0)
     y.fill(2.0)
     y = collops.axpby(3.0, x, 1.0, y, out=y)

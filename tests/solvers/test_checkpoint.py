@@ -388,9 +388,9 @@ def test_options_that_make_no_sense(comm, folder):
 
 
 def test_how_often():
-    assert Every.of(7) == Every.of("7") == Every(iterations=7)
-    assert Every.of("30s") == Every(seconds=30.0) and Every.of("1.5 h") == Every(seconds=5400.0)
-    assert Every.of(None) == Every(seconds=600.0)
+    assert Every.parse(7) == Every.parse("7") == Every(iterations=7)
+    assert Every.parse("30s") == Every(seconds=30.0) and Every.parse("1.5 h") == Every(seconds=5400.0)
+    assert Every.parse(None) == Every(seconds=600.0)
 
 
 def test_time_is_that_of_whoever_is_first(comm, monkeypatch):

@@ -141,11 +141,11 @@ def _with_bandwidth(measurement: Measurement, vectors: int, copied: float) -> Me
     """Add the bandwidths of work that reads and writes `vectors` vectors in all."""
     nbytes = vectors * _ITEM * measurement.parameters["elements_per_rank"]
 
-    def of(timing: Timing) -> dict[str, float]:
+    def bandwidths(timing: Timing) -> dict[str, float]:
         bandwidth = nbytes / timing.wall.median
         return {"bandwidth": bandwidth, "of_copy": bandwidth / copied}
 
-    return replace(measurement, figures={name: of(timing) for name, timing in measurement.timings.items()})
+    return replace(measurement, figures={name: bandwidths(timing) for name, timing in measurement.timings.items()})
 
 
 def _count(size: int) -> str:

@@ -126,7 +126,7 @@ def _of_sizes(case: str, measurements: Sequence[Measurement], programs: Sequence
 
 def _of_size(measurement: Measurement, program: str, figure: str | None) -> Point:
     timing, size = measurement.timings[program], _size(measurement)
-    words = f"{bytes_in_words(size)}, {_spread(timing.wall)}"
+    words = f"{bytes_in_words(size)}, {_in_words(timing.wall)}"
     if figure is None:
         return Point(size, timing.wall.median, timing.wall.minimum, timing.wall.maximum, words)
     # Bus bandwidths are from the clock of the device, if there is one.
@@ -136,7 +136,7 @@ def _of_size(measurement: Measurement, program: str, figure: str | None) -> Poin
     return Point(size, value, value * clock.median / clock.maximum, value * clock.median / clock.minimum, words)
 
 
-def _spread(spread: Spread) -> str:
+def _in_words(spread: Spread) -> str:
     median, low, high = map(seconds_in_words, (spread.median, spread.minimum, spread.maximum))
     return f"{median} ({low} to {high})"
 
@@ -146,9 +146,9 @@ def over_ranks(records: Iterable[Record]) -> dict[str, list[Chart]]:
     ordered = sorted(records, key=lambda record: (record.machine_name, record.ranks))
     result = {}
     for _, group in groupby(ordered, key=lambda record: record.machine_name):
-        there = list(group)
-        if len(there) > 1:
-            result[place(there[-1]).split(", ")[0]] = _of_machine(there)
+        group = list(group)
+        if len(group) > 1:
+            result[place(group[-1]).split(", ")[0]] = _of_machine(group)
     return result
 
 
@@ -190,7 +190,7 @@ def _of_ranks(family: str, points: Sequence[tuple[int, Measurement]], programs: 
     for program, number in programs.items():
         spreads = [(ranks, one.timings[program].wall) for ranks, one in points if program in one.timings]
         line = [
-            Point(ranks, item.median, item.minimum, item.maximum, f"{_ranks(ranks)}, {_spread(item)}")
+            Point(ranks, item.median, item.minimum, item.maximum, f"{_ranks(ranks)}, {_in_words(item)}")
             for ranks, item in spreads
         ]
         lines.append(Line(program, line, number))
@@ -211,8 +211,8 @@ def predictions(scaling: Scaling) -> list[Chart]:
     result = []
     for kind in scaling.models:
         for sort in (STRONG, WEAK):
-            there = [one for one in (*scaling.families, *scaling.larger) if (one.kind, one.scaling) == (kind, sort)]
-            lines = [line for number, family in enumerate(there) for line in _of_family(scaling, family, number)]
+            group = [one for one in (*scaling.families, *scaling.larger) if (one.kind, one.scaling) == (kind, sort)]
+            lines = [line for number, family in enumerate(group) for line in _of_family(scaling, family, number)]
             network = scaling.machine.network
             result.append(
                 Chart(

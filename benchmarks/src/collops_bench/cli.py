@@ -138,7 +138,7 @@ def plot(
 ) -> None:
     """Plot bandwidths, speeds relative to peers, and scaling; update the tables of the README and of scaling."""
 
-    def here() -> int:
+    def run() -> int:
         from collops_bench.plots import write_plots
         from collops_bench.prediction import BEGIN, END, scaling_of, scaling_tables
 
@@ -153,7 +153,7 @@ def plot(
             typer.echo(f"rewrote the tables of scaling in {scaling}")
         return 0
 
-    raise typer.Exit(guarded("collops bench plot", here, debug=debug))
+    raise typer.Exit(guarded("collops bench plot", run, debug=debug))
 
 
 @application.command()
@@ -178,7 +178,7 @@ def predict(
     The model is fitted to the records of limits and of scaling of one host.
     """
 
-    def here() -> int:
+    def run() -> int:
         from collops_bench.model import Network
         from collops_bench.prediction import predictions, scaling_of
 
@@ -187,7 +187,7 @@ def predict(
         typer.echo(predictions(scaling, [count * ranks_per_host for count in hosts]))
         return 0
 
-    raise typer.Exit(guarded("collops bench predict", here, debug=debug))
+    raise typer.Exit(guarded("collops bench predict", run, debug=debug))
 
 
 application.command("all")(bench_all)
@@ -206,7 +206,7 @@ def report(
 ) -> None:
     """Write one self-contained page with tables and plots of all recorded runs, their peers and limits."""
 
-    def here() -> int:
+    def run() -> int:
         from collops.apps.files import atomic, check_writable
         from collops_bench.page import report_page
 
@@ -217,7 +217,7 @@ def report(
         typer.echo(f"wrote {out}")
         return 0
 
-    raise typer.Exit(guarded("collops report", here, debug=debug))
+    raise typer.Exit(guarded("collops report", run, debug=debug))
 
 
 def main() -> NoReturn:

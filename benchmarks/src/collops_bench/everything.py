@@ -243,7 +243,7 @@ def bench_all(
     other. The last table compares the benchmarks with the limits.
     """
 
-    def here() -> int:
+    def run() -> int:
         plan = planned(_names(only), out, engine, ranks=ranks, quick=quick, no_peer=no_peer, limit=limit)
         where = console(to_stderr=False)
         outcomes: list[Outcome] = []
@@ -254,7 +254,7 @@ def bench_all(
             _conclude(plan, outcomes, where)
         return _FAILED if any(outcome.problem for outcome in outcomes) else 0
 
-    raise typer.Exit(guarded("collops bench all", here, debug=debug))
+    raise typer.Exit(guarded("collops bench all", run, debug=debug))
 
 
 def _names(only: str | None) -> list[str]:

@@ -28,12 +28,12 @@ MESSAGES = "messages"
 _REPLAYED = ", replayed"
 _DTYPE = "float32"
 _ROWS = 4  # of each block: only its first and its last one travel
-_ON_STREAMS = ("nccl", "symmetric")
+_STREAM_ORDERED = ("nccl", "symmetric")
 _CALLS_IN_A_GRAPH = 20
 
 
 def measure(context: Context) -> Iterator[Measurement]:
-    """Yield one measurement for each width of the rows; none where there are no neighbours."""
+    """Yield one measurement for each width of the rows; none without neighbours."""
     if context.comm.size == 1:
         return
     device, quick = context.engine.memory == "device", context.options.quick
@@ -96,7 +96,7 @@ def _captures(context: Context, name: str) -> bool:
     """Whether a way's messages are ordered on streams, without the host."""
     if context.engine.memory == "host":
         return False
-    return name in _ON_STREAMS or (name == MESSAGES and context.comm.device_transport == "nccl")
+    return name in _STREAM_ORDERED or (name == MESSAGES and context.comm.device_transport == "nccl")
 
 
 def _replayed(context: Context, program: Callable[[], Any], plan: Plan) -> Timing:

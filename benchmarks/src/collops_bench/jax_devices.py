@@ -92,7 +92,7 @@ def table(context: Context) -> Iterator[Measurement]:
             error = float(np.abs(answer - mesh.size * np.arange(elements)).max())
             checks.append(check(context.comm, f"{name}: the sum of equal arrays", error, 0.0))
             means = [_mean_of_calls(program) for _ in range(_ROUNDS)]
-            timings[name] = Timing(_CALLS, {"wall": Spread.of(means), "first": Spread.of([first])})
+            timings[name] = Timing(_CALLS, {"wall": Spread.from_samples(means), "first": Spread.from_samples([first])})
         yield Measurement(
             "the table of NCCL4JAX",
             {"elements": elements, "parties": mesh.size},

@@ -93,14 +93,14 @@ class Problem:
     @property
     def sources(self) -> np.ndarray:
         """Positions of the sources, shape (2, shots), m."""
-        return self._spread(self.shots, 10.0)
+        return self._positions(self.shots, 10.0)
 
     @property
     def spots(self) -> np.ndarray:
         """Positions of the receivers, shape (2, receivers), m."""
-        return self._spread(self.receivers, 20.0)
+        return self._positions(self.receivers, 20.0)
 
-    def _spread(self, count: int, depth: float) -> np.ndarray:
+    def _positions(self, count: int, depth: float) -> np.ndarray:
         """Return positions along the line, ten points from either end."""
         along = np.linspace(10 * _SPACING, (self.nx - 10) * _SPACING, count)
         return np.vstack([along, np.full(count, depth)])
@@ -261,7 +261,7 @@ class _Towed:
         grid = Grid(problem.nx, problem.nz, _SPACING, _SPACING)
         cable = np.stack([np.linspace(0, grid.x[-1] / 3, problem.receivers), np.full(problem.receivers, 20.0)])
         boat = np.stack([np.linspace(0, grid.x[-1] * 2 / 3, problem.shots), np.full(problem.shots, 10.0)]).round(4)
-        cables = [(cable + np.array([[place], [0.0]])).round(4) for place in boat[0]]
+        cables = [(cable + np.array([[x], [0.0]])).round(4) for x in boat[0]]
         survey = Survey(Geometry(boat, cables, problem.samples, _INTERVAL), context.comm)
         image, compared = problem.reflectivity.reshape(grid.shape), _COMPARED_ITERATIONS[problem.dtype]
         rounds, iterations = (3, (2, 6)) if context.options.quick else (5, (5, 20))
@@ -278,7 +278,7 @@ class _Towed:
         cables = np.stack([across.ravel(), along.ravel(), np.full(receivers, 10.0)])
         random = np.random.default_rng(5)
         boat = np.stack([random.uniform(0, width / 2, shots), random.uniform(0, width / 2, shots), np.full(shots, 5.0)])
-        spreads = [(cables + place * [[1.0], [1.0], [0.0]]).round(4) for place in boat.T[:, :, None]]
+        spreads = [(cables + position * [[1.0], [1.0], [0.0]]).round(4) for position in boat.T[:, :, None]]
         samples = 301 if quick else 1001
         survey = Survey(Geometry(boat.round(4), spreads, samples, _INTERVAL), context.comm)
         image = np.zeros(grid.shape)

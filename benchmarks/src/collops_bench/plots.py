@@ -37,8 +37,8 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
     for record in records:
         if record.benchmark == "jacobi":
             machines.setdefault(record.machine_name, []).append(record)
-    for machine, there in machines.items():
-        for charts in over_ranks(there).values():
+    for machine, group in machines.items():
+        for charts in over_ranks(group).values():
             title = f"Jacobi's method, {machine}, norm in every iteration"
             written.append(sheet(charts, title, folder / f"jacobi-{machine}.png", columns=4))
     if _scales(records):
@@ -51,8 +51,8 @@ def write_plots(records: Sequence[Record], folder: str | Path) -> list[Path]:
         shown = any(m.headline is not None and m.speedup is not None for m in record.measurements)
         if shown and record.benchmark != "collectives":
             places.setdefault((record.machine_name, record.ranks), []).append(record)
-    for (machine, ranks), there in places.items():
-        written.append(_speedups(there, folder / f"speed-{machine}-{ranks}.png"))
+    for (machine, ranks), group in places.items():
+        written.append(_speedups(group, folder / f"speed-{machine}-{ranks}.png"))
     return written
 
 

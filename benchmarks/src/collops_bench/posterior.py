@@ -48,7 +48,7 @@ class _Work:
     engine: str
 
     @classmethod
-    def of(cls, context: Context, problem: Problem, count: int) -> _Work:
+    def create(cls, context: Context, problem: Problem, count: int) -> _Work:
         """Return the work for a survey. Collective."""
         A, name = problem.operator(context), context.engine.name
         domain: Any = A.domain  # one layout, not a stack of them
@@ -85,7 +85,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement."""
     quick = context.options.quick
     problem = Problem(41, 30, 6, 5, 301, "float32") if quick else Problem(121, 81, 20, 61, 400, "float32")
-    work = _Work.of(context, problem, 8 if quick else 64)
+    work = _Work.create(context, problem, 8 if quick else 64)
     samples = f"{work.count} samples"
     programs: dict[str, Callable[[], SolverResult]] = {
         _MEAN: work.mean,

@@ -102,20 +102,20 @@ def scaling_of(records: Iterable[Record], network: Network = NETWORK) -> Scaling
         if record.benchmark in ("limits", "scaling", "jacobi"):
             machines.setdefault(record.machine_name, []).append(record)
     # Only machines with a record of their limits are candidates.
-    able = [there for there in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in there}]
+    able = [runs for runs in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in runs}]
     if not able:
         raise InputError("no machine has records of limits and of scaling: run collops bench limits and scaling")
-    there = max(able, key=lambda item: (max(one.ranks for one in item), len(item)))
-    families = [family for family in _families(there) if len(family.measured) > 1]
+    records_of_machine = max(able, key=lambda item: (max(one.ranks for one in item), len(item)))
+    families = [family for family in _families(records_of_machine) if len(family.measured) > 1]
     if not families:
         raise InputError("scaling was measured on one number of ranks only: run collops bench scaling --ranks 2")
-    machine = machine_of(there)  # all runs were on one host
+    machine = machine_of(records_of_machine)  # all runs were on one host
     kinds = dict.fromkeys(family.kind for family in families)
     models = {kind: _fit(machine, [family for family in families if family.kind == kind]) for kind in kinds}
     larger = [family for family in _larger() if family.kind in models]
     return Scaling(
         replace(machine, network=network),
-        sorted(there, key=lambda one: (one.benchmark, one.ranks)),
+        sorted(records_of_machine, key=lambda one: (one.benchmark, one.ranks)),
         families,
         larger,
         models,
@@ -171,13 +171,13 @@ def _families(records: Sequence[Record]) -> list[Family]:
     result: dict[tuple[str, str, str], Family] = {}
     for record in sorted(records, key=lambda one: one.ranks):
         for measurement in record.measurements:
-            for family, seconds in _of(record, measurement):
+            for family, seconds in _families_of(record, measurement):
                 key = (family.kind, family.words, family.scaling)
                 result.setdefault(key, family).measured[record.ranks] = seconds
     return sorted(result.values(), key=lambda item: (item.kind, item.scaling))
 
 
-def _of(record: Record, measurement: Measurement) -> list[tuple[Family, float]]:
+def _families_of(record: Record, measurement: Measurement) -> list[tuple[Family, float]]:
     """Return the families of a measurement (or of each of its programs) with their times."""
     parameters, ranks = measurement.parameters, record.ranks
     if record.benchmark == "jacobi":

@@ -48,7 +48,7 @@ class Claim:
     pairs: Mapping[str, tuple[Sequence[str], Sequence[str]]]
     p2p: bool = True  # of its records
 
-    def here(self, record: Record) -> Iterator[tuple[str, float]]:
+    def ratios_of(self, record: Record) -> Iterator[tuple[str, float]]:
         """Yield the ratios of this machine by name: the largest over the sizes, of a gain the median."""
         for name, pair in self.pairs.items():
             ratios = []
@@ -156,7 +156,7 @@ class Section:
 
 
 def sections(records: Sequence[Record]) -> list[Section]:
-    """Return the tables that can be made of records; those of one place belong together."""
+    """Return the tables that can be made from records; tables of one machine belong together."""
     made = [_claims(records)]
     for record in records:
         writers = {
@@ -180,7 +180,7 @@ def _claims(records: Sequence[Record]) -> Section:
             (f"{name}, {place(record)}", value)
             for record in records
             if (record.benchmark, record.p2p) == (claim.benchmark, claim.p2p)
-            for name, value in claim.here(record)
+            for name, value in claim.ratios_of(record)
         ]
         for name, value in result:
             rows.append([claim.what, published, name, claim.words(value), f"{value / claim.value:.2g}"])

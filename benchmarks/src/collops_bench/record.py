@@ -187,7 +187,7 @@ def new_record(benchmark: str, comm: Communicator, engine: Engine, options: Mapp
 def free_memory(comm: Communicator, engine: Engine) -> int:
     """Return the free memory per rank in bytes, the smallest of all ranks, on the device or the host. Collective.
 
-    What nothing refers to is freed first, and on devices unused blocks of the memory pool.
+    Unreferenced objects are freed first, and on devices unused blocks of the memory pool.
     """
     gc.collect()
     if engine.name == "cupy":

@@ -47,7 +47,7 @@ def bench_published(
     measured figures with a picture each.
     """
 
-    def here() -> int:
+    def run() -> int:
         plan = planned(_NAMES, out, engine, ranks=ranks, quick=quick, no_peer=no_peer, limit=limit)
         where = console(to_stderr=False)
         outcomes: list[Outcome] = []
@@ -58,15 +58,15 @@ def bench_published(
             options = ["--engine", "numpy", *(["--no-peer"] if no_peer else [])]
             hosts = replace(plan, names=["collectives", "lsm"], folder=out / "hosts", options=options)
             slow = replace(plan, names=["collectives"], folder=out / "without-p2p", environment={NO_P2P: "1"})
-            for more in [alone, *([slow, hosts] if any(record.engine == "cupy" for record in records) else [])]:
-                show(more, where, outcomes)
+            for extra in [alone, *([slow, hosts] if any(record.engine == "cupy" for record in records) else [])]:
+                show(extra, where, outcomes)
         else:
             records = list(read_folder(results).values())
         records = [outcome.record for outcome in outcomes if outcome.record is not None] or records
         _write(sections(records), out, where)
         return 1 if any(outcome.problem for outcome in outcomes) else 0
 
-    raise typer.Exit(guarded("collops bench published", here, debug=debug))
+    raise typer.Exit(guarded("collops bench published", run, debug=debug))
 
 
 def _write(made: Sequence[Section], out: Path, where: Console) -> None:

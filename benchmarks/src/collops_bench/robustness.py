@@ -113,7 +113,7 @@ def _measure(context: Context, comms: Mapping[str, Communicator], case: Case) ->
         for kind, item in iterations.items()
     }
     difference = iterations[OURS] - iterations[PLAIN]
-    paired = {"difference": Spread.of(difference.tolist())}
+    paired = {"difference": Spread.from_samples(difference.tolist())}
     timings[OURS] = replace(timings[OURS], clocks={**timings[OURS].clocks, **paired})
     added, doubt = (100 * item / timings[PLAIN].wall.median for item in median_and_doubt(difference))
 

@@ -64,11 +64,11 @@ class _Case:
 
 _STILL = (0.0, 0.0, 0.0)
 _CASES = (
-    *(_Case("Poisson", (1.0, 1.0, 1.0), _STILL, "CG", each) for each in ("none", "jacobi", "chebyshev")),
-    *(_Case("anisotropic", (1.0, 0.1, 0.01), _STILL, "CG", each) for each in ("jacobi", "chebyshev")),
+    *(_Case("Poisson", (1.0, 1.0, 1.0), _STILL, "CG", choice) for choice in ("none", "jacobi", "chebyshev")),
+    *(_Case("anisotropic", (1.0, 0.1, 0.01), _STILL, "CG", choice) for choice in ("jacobi", "chebyshev")),
     *(
-        _Case("convection and diffusion", (1.0, 1.0, 1.0), (0.8, 0.5, 0.3), each, "jacobi")
-        for each in ("GMRES(30)", "BiCGStab")
+        _Case("convection and diffusion", (1.0, 1.0, 1.0), (0.8, 0.5, 0.3), choice, "jacobi")
+        for choice in ("GMRES(30)", "BiCGStab")
     ),
 )
 

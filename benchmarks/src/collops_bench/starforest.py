@@ -285,8 +285,8 @@ def _raw_scatters(
     return graph, {POINT_TO_POINT: by_messages, NEIGHBOURHOOD: by_neighbours}
 
 
-def _array(context: Context, end: Layout | int, mine: np.ndarray) -> Any:
-    values = context.engine.xp.asarray(mine, dtype="float64")
+def _array(context: Context, end: Layout | int, local: np.ndarray) -> Any:
+    values = context.engine.xp.asarray(local, dtype="float64")
     return DistributedArray(end, context.comm, values) if isinstance(end, Layout) else values
 
 
@@ -304,7 +304,7 @@ def stencil_rows(side: int, first: int, last: int, dtype: str = "float32") -> An
 
     planes, square = last - first, side * side
     line = sparse.diags_array([np.ones(side - 1), np.ones(side), np.ones(side - 1)], offsets=[-1, 0, 1])
-    # The rows of one plane; those of all others differ by their number.
+    # The rows of one plane; the rows of other planes differ by an offset.
     plane = sparse.csr_array(sparse.kron(np.ones((1, 3)), sparse.kron(line, line), format="csr"))
     plane.eliminate_zeros()  # which small factors leave there
     kind = np.int32 if plane.nnz * planes < np.iinfo(np.int32).max else np.int64

@@ -58,7 +58,7 @@ class Spread:
     rounds: int  # how many there were
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> Spread:
+    def from_samples(cls, samples: Sequence[float]) -> Spread:
         """Return the statistics of samples, one per round."""
         return cls(statistics.median(samples), min(samples), max(samples), len(samples))
 
@@ -154,7 +154,7 @@ def timing_of_iterations(long: int, rounds: Sequence[dict[str, float]]) -> Timin
 
 
 def _timing(calls: int, rounds: Sequence[Mapping[str, float]]) -> Timing:
-    return Timing(calls, {clock: Spread.of([sample[clock] for sample in rounds]) for clock in rounds[0]})
+    return Timing(calls, {clock: Spread.from_samples([sample[clock] for sample in rounds]) for clock in rounds[0]})
 
 
 def _batch(program: Callable[[], object], comm: Communicator, engine: Engine, plan: Plan) -> int:

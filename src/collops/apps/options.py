@@ -246,8 +246,8 @@ class CommonOptions:
         """Raise `InputError` for invalid or contradictory values; read only headers of files."""
         check_must(self)
         for field in fields(self):
-            name, given = field.name, getattr(self, field.name) != field.default
-            for requirement in _requirements(type(self)).get(name, ()) if given else ():
+            name, is_set = field.name, getattr(self, field.name) != field.default
+            for requirement in _requirements(type(self)).get(name, ()) if is_set else ():
                 if isinstance(requirement, SyntheticOnly):
                     files = requirement.unless or self.recorded
                     if getattr(self, files) is not None:
@@ -260,8 +260,8 @@ class CommonOptions:
                         f"{_option_name(self.recorded)}"
                     )
         if self.checkpoint is None:
-            for name, given in (("every", self.every is not None), ("resume", self.resume)):
-                if given:
+            for name, is_set in (("every", self.every is not None), ("resume", self.resume)):
+                if is_set:
                     raise InputError(f"--{name} needs checkpoints: pass their folder with --checkpoint")
         elif resolved(self.checkpoint) == resolved(self.out):
             # A folder of checkpoints must not have other files.
@@ -277,7 +277,7 @@ class CommonOptions:
         if self.every is not None:
             from collops.solvers.checkpoint import Every
 
-            Every.of(self.every)
+            Every.parse(self.every)
 
 
 def _option_name(field: str) -> str:

@@ -64,7 +64,7 @@ class Array:
     arrays: Any
     shape: Any
     _like: Any
-    _whole: Any
+    _local_block: Any
     _unary: Any
     _map: Any
 

@@ -1,6 +1,6 @@
-"""Chunks of Zarr arrays that Blosc has compressed: their length is compared with their header before they are decoded.
+"""Chunks of Zarr arrays compressed by Blosc: their length is compared with their header before they are decoded.
 
-Blosc reads as many bytes as the header says, beyond the end of a chunk that was cut short, and can end the process.
+Blosc trusts the length in the header. It reads beyond the end of a truncated chunk, and can crash the process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
-_LENGTH = slice(12, 16)  # of the header, which begins every chunk: the bytes of the chunk, little-endian
+_LENGTH = slice(12, 16)  # in the header of a chunk: the size of the chunk in bytes, little-endian
 
 
 def guarded(array: Any) -> Any:
@@ -26,14 +26,14 @@ def guarded(array: Any) -> Any:
 
 
 class BloscStore(LocalStore):
-    """The folder of one array of this kind, which raises ValueError where a chunk is not as long as its header says."""
+    """The folder of one such array; reading raises ValueError if the length of a chunk differs from its header."""
 
     async def get(self, key: str, *args: Any, **options: Any) -> Any:
         """Return the bytes of a file, or ``None`` if there is none."""
         return _checked(key, await super().get(key, *args, **options))
 
     def get_sync(self, key: str, **options: Any) -> Any:
-        """Do the work of :meth:`get` for versions of Zarr that read without an event loop."""
+        """Implement :meth:`get` for versions of Zarr that read without an event loop."""
         return _checked(key, super().get_sync(key, **options))
 
 

@@ -1,4 +1,4 @@
-"""Coefficients of linear combinations: numbers, quotients that kernels compute, and those that count only if finite."""
+"""Coefficients of linear combinations: numbers, quotients computed by kernels, and those that are 0 unless finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = (float, complex, int, np.number, np.bool_)
 
 
 class Finite(tuple):
-    """A coefficient of :func:`collops.array.axpby`, given as a pair or triple, that is 0 if its value is not finite.
+    """A coefficient of :func:`collops.array.axpby`, a pair or triple, that is 0 if its value is not finite.
 
     The array that it multiplies then does not contribute, not even NaN.
 
@@ -47,8 +47,8 @@ class Quotient(tuple):
 def quotient(a: Any, b: Any) -> Any:
     """Return the coefficient ``a / b``: 0 where `b` is 0, and NaN where `b` is infinite.
 
-    It is a number if both scalars are on the host. Others are divided by the kernels of
-    :func:`collops.array.axpby`, so that the division needs no operation of its own.
+    It is a number if both scalars are on the host. Otherwise the kernels of :func:`collops.array.axpby` divide, so that
+    the division needs no separate launch.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def quotient(a: Any, b: Any) -> Any:
 
 
 def finite(coefficient: Any) -> Any:
-    """Return a coefficient of :func:`quotient` that counts as 0 where it is not finite, as a :class:`Finite` does.
+    """Return a coefficient of :func:`quotient` that is 0 if it is not finite, like a :class:`Finite`.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def finite(coefficient: Any) -> Any:
 
 
 def as_number(coefficient: Any) -> Any:
-    """Return a coefficient on the host as a number; raise for lists and arrays, which would fit some ranks only."""
+    """Return a coefficient on the host as a number; raise for lists and arrays, whose shape fits on some ranks only."""
     if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
         if not isinstance(coefficient, _NUMBERS):
             engine_of(coefficient)  # raises for scalars of other packages

@@ -7,18 +7,19 @@ from functools import partial
 from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.layout import Layout
 from collops.array.plans import check_ranks
-from collops.array.redistribute import agree_on_values, check_given, moved, on_root
-from collops.backend import Engine, engine_of
+from collops.array.redistribute import agree_on_values, compare_copies, moved, on_root
+from collops.backend import Engine, LocalArray, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.arguments import communicator_or_world
 from collops.comm.call import check_rank
-from collops.comm.given import communicator_or_world
 from collops.errors import LayoutError, type_name
 
 
@@ -28,7 +29,7 @@ def from_global(
     *,
     comm: Communicator | None = None,
     root: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     engine: Engine | str | None = None,
 ) -> DistributedArray:
     """Distribute a copy of a global array. Without `root` no message is sent.
@@ -60,7 +61,7 @@ def from_global(
 
     Notes
     -----
-    The copy has memory of its own on every engine: the memory of `values` can be used again at once. With
+    The copy has separate memory on every engine: the memory of `values` can be reused at once. With
     ``COLLOPS_CHECK`` the values of all ranks are compared, and all ranks raise an InputError if they differ.
 
     Examples
@@ -75,24 +76,36 @@ def from_global(
     if root is not None:
         check_rank(root, comm.size, "root")
     element = None if dtype is None else as_dtype(dtype)
-    if root is None:
-        layout, part = _fitting(layout, np.shape(values), comm), _array(values)
-        agree_on_values(comm, "the array that each rank passes to from_global", part)
-        if layout.local_shape(comm.rank) != layout.shape:  # else an array over several devices of a rank stays there
-            current = engine_of(part)
-            if engine is None or find_engine(engine) is current:
-                current.check_devices(part)
-            else:
-                part = current.to_host(part)
-            part = part[layout.slices(comm.rank)]
-        return DistributedArray._made(layout, comm, _copied(part, element, engine))
+    if root is not None:
+        return _from_root(values, layout, comm, root, element, engine)
+    layout, part = _fitting(layout, np.shape(values), comm), _array(values)
+    agree_on_values(comm, "the array that each rank passes to from_global", part)
+    if layout.local_shape(comm.rank) != layout.shape:  # otherwise an array over several devices of a rank stays on them
+        current = engine_of(part)
+        if engine is None or find_engine(engine) is current:
+            current.check_devices(part)
+        else:
+            part = current.to_host(part)
+        part = part[layout.slices(comm.rank)]
+    return DistributedArray._made(layout, comm, _copied(part, element, engine))
+
+
+def _from_root(
+    values: Any,
+    layout: Layout | None,
+    comm: Communicator,
+    root: int,
+    dtype: np.dtype | None,
+    engine: Engine | str | None,
+) -> DistributedArray:
+    """Distribute a copy of the array of `root`; all ranks raise the error of the root."""
     global_array = None
 
     def describe() -> Any:
         nonlocal global_array
         if comm.rank != root:
             return None
-        global_array = _copied(_array(values), element, engine)
+        global_array = _copied(_array(values), dtype, engine)
         if comm.size > 1:
             engine_of(global_array).check_devices(global_array)
         _fitting(layout, global_array.shape, comm)
@@ -103,8 +116,8 @@ def from_global(
     layout = _fitting(layout, shape, comm)
     source = on_root(layout, root)
     if global_array is None:
-        engine_found = find_engine(engine_name)
-        global_array = engine_found.xp.empty(source.local_shape(comm.rank), engine_found.dtype(as_dtype(name)))
+        root_engine = find_engine(engine_name)
+        global_array = root_engine.xp.empty(source.local_shape(comm.rank), root_engine.dtype(as_dtype(name)))
     return DistributedArray._made(layout, comm, moved(global_array, source, layout, comm))
 
 
@@ -130,26 +143,24 @@ def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> A
     """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
     target = current if engine is None else find_engine(engine)
-    own_dtype = as_dtype(
-        part.dtype
-    )  # also where a dtype is given: a rank without elements converts nothing and cannot fail
+    own_dtype = as_dtype(part.dtype)  # also with a dtype: a rank without elements converts nothing and cannot fail
     kind = own_dtype if dtype is None else dtype
     if target is current and not target.mutable:
-        return target.xp.array(part, target.dtype(kind), copy=True)  # the caller may donate its own to a program
+        return target.xp.array(part, target.dtype(kind), copy=True)  # the caller may donate its array to a program
     if target is current:
         return target.xp.array(part, dtype=kind, copy=True, order="C")
     return target.from_host(np.array(current.to_host(part), kind, order="C"))
 
 
 def from_local(
-    local_array: Any,
+    local_array: LocalArray,
     layout: Layout | None = None,
     *,
     comm: Communicator | None = None,
     axis: int = 0,
     mask: Sequence[SupportsIndex] | None = None,
 ) -> DistributedArray:
-    """Make a distributed array of the ranks' local arrays. Collective: one metadata message.
+    """Make a distributed array from the ranks' local arrays. Collective: one metadata message.
 
     Parameters
     ----------
@@ -186,16 +197,16 @@ def from_local(
         shape = partial(_shape_of, local_array, comm)
         return DistributedArray(Layout._from_local(shape, comm, axis, mask), comm, local_array)
     if mask is not None:
-        raise LayoutError("from_local takes a layout or a mask; give the mask to the layout")
+        raise LayoutError("from_local takes a layout or a mask; pass the mask to the layout")
     with collective_errors(comm):
         _shape_of(local_array, comm)
         x = DistributedArray._made(layout, comm, local_array)
-    check_given(x, groups=True)
+    compare_copies(x, groups=True)
     return x
 
 
-def _shape_of(local_array: Any, comm: Communicator) -> tuple[int, ...]:
-    """Return the shape of a local array that can take part in messages."""
+def _shape_of(local_array: LocalArray, comm: Communicator) -> tuple[int, ...]:
+    """Return the shape of a local array after checking that messages can carry it."""
     engine = engine_of(local_array)
     array = engine.adopt(local_array)
     if comm.size > 1:

@@ -8,6 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.base import Array
 from collops.array.distributed import DistributedArray
@@ -17,12 +18,12 @@ from collops.array.layout_arguments import Shape
 from collops.array.operands import agree_on_numbers
 from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.array.stacked import StackedArray
 from collops.backend import Engine, memory_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, UnsupportedTypeError, type_name
 
 __all__ = ["check_memory"]
@@ -35,7 +36,9 @@ AnyEngine: TypeAlias = Engine | str | None
 AnyArray = TypeVar("AnyArray", DistributedArray, StackedArray)
 
 
-def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def zeros(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an array of zeros.
 
     Like all functions that make arrays, collective at the first use of a process grid or mask on `comm`.
@@ -43,7 +46,7 @@ def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     Parameters
     ----------
     layout : Layout, StackedLayout, int or sequence of int
-        Which rank holds what; a shape is split along axis 0. A stacked layout makes a stacked array.
+        The layout; a shape is split along axis 0. A stacked layout makes a stacked array.
     comm : Communicator, optional
         The ranks; the world by default.
     dtype : dtype, optional
@@ -68,7 +71,9 @@ def zeros(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
     return _filled("zeros", layout, comm, dtype, engine)
 
 
-def ones(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def ones(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an array of ones; parameters as for :func:`zeros`.
 
     Examples
@@ -81,7 +86,9 @@ def ones(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.flo
     return _filled("ones", layout, comm, dtype, engine)
 
 
-def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.float64, engine: AnyEngine = None) -> Any:
+def empty(
+    layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
+) -> Any:
     """Return an uninitialised array; parameters as for :func:`zeros`.
 
     Examples
@@ -97,7 +104,12 @@ def empty(layout: Place, *, comm: Communicator | None = None, dtype: Any = np.fl
 
 
 def full(
-    layout: Place, value: Any, *, comm: Communicator | None = None, dtype: Any = None, engine: AnyEngine = None
+    layout: Place,
+    value: Any,
+    *,
+    comm: Communicator | None = None,
+    dtype: DTypeLike | None = None,
+    engine: AnyEngine = None,
 ) -> Any:
     """Return an array filled with a number, whose dtype is the default; other parameters as for :func:`zeros`.
 
@@ -118,7 +130,7 @@ def random(
     kind: str = "normal",
     seed: int = 0,
     comm: Communicator | None = None,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     engine: AnyEngine = None,
 ) -> Any:
     """Return random numbers: the same global array for any number of ranks, any layout and any engine.
@@ -163,7 +175,7 @@ def random(
     return _compared(_new_array(layout, comm, engine, element, make), seed)
 
 
-def empty_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def empty_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return an uninitialised array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -176,7 +188,7 @@ def empty_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("empty", x, dtype)
 
 
-def zeros_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def zeros_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return zeros with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -188,7 +200,7 @@ def zeros_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("zeros", x, dtype)
 
 
-def ones_like(x: AnyArray, dtype: Any = None) -> AnyArray:
+def ones_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     """Return ones with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -201,7 +213,7 @@ def ones_like(x: AnyArray, dtype: Any = None) -> AnyArray:
     return _filled_like("ones", x, dtype)
 
 
-def full_like(x: AnyArray, value: Any, dtype: Any = None) -> AnyArray:
+def full_like(x: AnyArray, value: Any, dtype: DTypeLike | None = None) -> AnyArray:
     """Return a filled array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -269,7 +281,7 @@ def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
 
 
 def _check_number(value: Any) -> None:
-    """Raise for arrays with axes, which would fit the parts of some ranks only, and for what is not a number."""
+    """Raise for arrays with axes, which fit the parts of some ranks only, and for values that are not numbers."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
@@ -278,11 +290,11 @@ def _check_number(value: Any) -> None:
 def _compared(x: Any, number: Any) -> Any:
     """Return an array filled from a number, which is compared under ``COLLOPS_CHECK``, and so are the copies."""
     agree_on_numbers(x, number)
-    check_given(x, groups=True)
+    compare_copies(x, groups=True)
     return x
 
 
-def _filled(name: str, layout: Any, comm: Communicator | None, dtype: Any, engine: Any, *value: Any) -> Any:
+def _filled(name: str, layout: Any, comm: Communicator | None, dtype: DTypeLike, engine: Any, *value: Any) -> Any:
     """Return the array made by a function of the engine's namespace, such as ``zeros``."""
     kind = as_dtype(dtype)
 
@@ -332,7 +344,7 @@ def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, en
     return stack
 
 
-def _filled_like(name: str, x: Any, dtype: Any, *value: Any) -> Any:
+def _filled_like(name: str, x: Any, dtype: DTypeLike | None, *value: Any) -> Any:
     if isinstance(x, StackedArray):
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import plot
 from collops.array.base import Array
@@ -15,8 +16,8 @@ from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
 from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.array.redistribute import check_given, moved, on_root
-from collops.backend import Engine, engine_of
+from collops.array.redistribute import compare_copies, moved, on_root
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm import Communicator
 from collops.comm.call import check_rank
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -34,7 +35,7 @@ class DistributedArray(Array):
     Parameters
     ----------
     layout : Layout
-        Which rank holds what.
+        The partition of the array over the ranks.
     comm : Communicator
         The ranks.
     local_array : array
@@ -44,7 +45,7 @@ class DistributedArray(Array):
     Attributes
     ----------
     layout, comm, local_array
-        As given.
+        The arguments.
     engine : Engine
         The engine of `local_array`.
     leaves : tuple of DistributedArray
@@ -84,18 +85,18 @@ class DistributedArray(Array):
     local_array: Any
     _plan: ReductionPlan
 
-    def __init__(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+    def __init__(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
         self._fill(layout, comm, local_array)
-        check_given(self, groups=True)
+        compare_copies(self, groups=True)
 
     @classmethod
-    def _made(cls, layout: Layout, comm: Communicator, local_array: Any) -> Self:
-        """Return an array whose values this package has made: the constructor without the comparison of copies."""
+    def _made(cls, layout: Layout, comm: Communicator, local_array: LocalArray) -> Self:
+        """Return an array of values made by this package: the constructor without the comparison of copies."""
         array = _new(cls)
         array._fill(layout, comm, local_array)
         return array
 
-    def _fill(self, layout: Layout, comm: Communicator, local_array: Any) -> None:
+    def _fill(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
         self._plan = reduction_plan(layout, comm)
@@ -110,7 +111,7 @@ class DistributedArray(Array):
         self.comm = comm
         self.local_array = self.engine.adopt(local_array)
 
-    def _like(self, local_array: Any) -> Self:
+    def _like(self, local_array: LocalArray) -> Self:
         """Return an array with another local array of this layout and engine: the internal constructor, unchecked."""
         array = _new(self.__class__)
         array.layout = self.layout
@@ -120,7 +121,7 @@ class DistributedArray(Array):
         array.local_array = local_array
         return array
 
-    def _in_layout(self, layout: Layout, local_array: Any) -> Self:
+    def _in_layout(self, layout: Layout, local_array: LocalArray) -> Self:
         """Return an array with another layout and local array, of this engine and these ranks; unchecked."""
         array = self._like(local_array)
         array.layout, array._plan = layout, reduction_plan(layout, self.comm)
@@ -138,7 +139,7 @@ class DistributedArray(Array):
         return (self,)
 
     @property
-    def _whole(self) -> Any:
+    def _local_block(self) -> Any:
         """All elements of this rank as one array of the engine."""
         return self.local_array
 
@@ -202,7 +203,7 @@ class DistributedArray(Array):
             if other is NotImplemented:
                 return NotImplemented
         value = function(self.local_array, other)
-        if value is self.local_array:  # it is mutable
+        if value is self.local_array:  # a mutable engine
             return self
         if not np.can_cast(value.dtype, self.dtype, "same_kind"):
             raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
@@ -235,7 +236,7 @@ class DistributedArray(Array):
         stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
         return stored[0] if ufunc.nout == 1 else tuple(stored)
 
-    def astype(self, dtype: Any, copy: bool = True) -> Self:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""
         dtype = as_dtype(dtype)
         if dtype == self.dtype and not copy:
@@ -273,7 +274,7 @@ class DistributedArray(Array):
     def redistribute(self, layout: Layout) -> DistributedArray:
         """Return a copy in another layout of the same shape. Collective: one all-to-all-v of the overlaps.
 
-        No message is sent if every rank has its new part already, as with a replicated array.
+        No message is sent if every rank already holds its new part, as with a replicated array.
 
         Parameters
         ----------
@@ -283,20 +284,19 @@ class DistributedArray(Array):
         Raises
         ------
         LayoutError
-            If `layout` has another shape or number of ranks, or if the groups of a mask have values of their own
-            (:attr:`Layout.has_group_values`), which `layout` would mix: it must have the same mask, and leave each
-            group the elements that it holds.
+            If `layout` has another shape or number of ranks, or if it would mix independent values of the groups of a
+            mask (:attr:`Layout.has_group_values`): it must have the same mask, and keep the elements of each group.
         """
         if not isinstance(layout, Layout) or layout.shape != self.shape or layout.ranks != self.layout.ranks:
             raise LayoutError(
                 f"an array with the layout {self.layout} cannot be redistributed to {layout}: "
                 + (way_to(self.layout, layout, layout="layout") if isinstance(layout, Layout) else "it is not a layout")
             )
-        check_given(self)
+        compare_copies(self)
         return self._in_layout(layout, moved(self.local_array, self.layout, layout, self.comm))
 
     def halo(self, halo: SupportsIndex | Sequence[SupportsIndex], boundary: str = "zero") -> DistributedArray:
-        """Return a copy in which every block is surrounded by its neighbours' values. Collective: one exchange.
+        """Return a copy in which every block is extended by its neighbours' values. Collective: one exchange.
 
         Parameters
         ----------
@@ -316,7 +316,7 @@ class DistributedArray(Array):
         InputError
             If `halo` or `boundary` is invalid.
         """
-        check_given(self)
+        compare_copies(self)
         plan = halo_plan(self.comm, self.layout, halo_widths(halo, self.layout.ndim), boundary)
         target = self.engine.xp.empty(plan.shape, self.local_array.dtype)
         return self._in_layout(plan.extended, plan.fill(self.local_array, target))
@@ -324,13 +324,13 @@ class DistributedArray(Array):
     def gather(self, root: int | None = None) -> Any:
         """Return the global array, in the engine's memory. Collective: one message, no metadata.
 
-        Where the groups of a mask have values of their own (:attr:`Layout.has_group_values`), each rank gets the array
-        of its group.
+        If the groups of a mask have independent values (:attr:`Layout.has_group_values`), each rank gets the array of
+        its group.
 
         Parameters
         ----------
         root : int, optional
-            The rank that gets it; all ranks by default.
+            The rank that receives the array; all ranks by default.
 
         Returns
         -------
@@ -340,12 +340,12 @@ class DistributedArray(Array):
         Raises
         ------
         LayoutError
-            If the groups of a mask have values of their own, but no group holds the whole array.
+            If the groups of a mask have independent values, but no group holds the whole array.
         """
         layout, comm = self.layout, self.comm
         if root is not None:
             check_rank(root, comm.size, "root")
-        check_given(self)
+        compare_copies(self)
         if layout.has_group_values and not layout.is_replicated:
             values = moved(self.local_array, layout, Layout.replicated(layout.shape, comm.size, mask=layout.mask), comm)
             return values if root in (None, comm.rank) else None
@@ -353,7 +353,7 @@ class DistributedArray(Array):
             return self.local_array.copy() if root in (None, comm.rank) else None
         counts = layout.sizes[0]
         if layout.split_axes == (0,) and len(counts) == comm.size:
-            # The parts follow each other in memory: one collective, without packing.
+            # The parts are contiguous in memory: one collective, without packing.
             if root is None:
                 return comm.allgatherv(self.local_array, counts)
             return comm.gatherv(self.local_array, counts, root)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.errors import InputError, UnsupportedTypeError
 
 __all__ = ["accumulator", "as_dtype", "check_byte_order", "combined", "is_half", "norm_dtype", "real_of"]
 
 
-def as_dtype(dtype: Any) -> np.dtype:
+def as_dtype(dtype: DTypeLike) -> np.dtype:
     """Return the NumPy dtype called `dtype`, in this machine's byte order; raise InputError if there is none.
 
     The package ml_dtypes defines ``"bfloat16"``.

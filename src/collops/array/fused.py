@@ -11,7 +11,7 @@ import numpy as np
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
 from collops.array.operands import agree_on_numbers, check_alike
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.backend import Engine, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -106,9 +106,9 @@ def _replicated(coefficient: Any, x: Any) -> Any:
 
 
 def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
-    # Where calls are checked, all ranks take the parts one by one, so that they agree on coefficients equally often.
-    if out is not None and x.comm.calls is None and (wholes := _wholes(x, y, out)) is not None:
-        kernels_for(x.engine).axpby(a, wholes[0], b, *wholes[1:])
+    # If calls are checked, all ranks process the parts one by one, so that they compare coefficients equally often.
+    if out is not None and x.comm.calls is None and (blocks := _wholes(x, y, out)) is not None:
+        kernels_for(x.engine).axpby(a, blocks[0], b, *blocks[1:])
         return out
     outs = [None] * len(x.arrays) if out is None else out.arrays
     parts = [
@@ -118,16 +118,16 @@ def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
 
 
 class Square(tuple[Any, Any]):
-    """A pair of one array with itself, for :func:`dots`, which need not read the array if kernels have left its square.
+    """A pair of one array with itself, for :func:`dots`, which need not read it if a kernel has computed the square.
 
-    ``parts`` are ``None``, or pairs of local arrays whose products add up to this rank's part of the square. In some of
-    them the first array has partial sums that a kernel left, and ``None`` is in the place of the second.
+    ``parts`` are ``None``, or pairs of local arrays whose products add up to this rank's part of the square. In some
+    pairs the first array has partial sums of a kernel, and the second is ``None``.
     """
 
     parts: Sequence[tuple[Any, Any]] | None = None
 
     def __new__(cls, array: Any, parts: Sequence[tuple[Any, Any]] | None = None) -> Square:
-        """Keep `parts` only if they save reading the array, and all of it counts in this rank's part of a sum."""
+        """Keep `parts` only if they avoid reading the array, and this rank's sums include all of it."""
         square = super().__new__(cls, (array, array))
         if parts is not None and any(y is None for _, y in parts) and all(array._plan.counted):
             square.parts = parts
@@ -135,7 +135,7 @@ class Square(tuple[Any, Any]):
 
 
 def sums_squares(array: Any) -> bool:
-    """Return whether kernels that write such an array add up its squares, which saves reading it again."""
+    """Return whether kernels that write such an array also sum its squares, so that it need not be read again."""
     return array is not None and hasattr(kernels_for(array.engine), "axpby_and_squares") and array.dtype.kind == "f"
 
 
@@ -161,12 +161,12 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     27.0
     """
     in_one_pass = hasattr(x, "leaves") and sums_squares(x) and x.comm.calls is None  # axpby raises errors
-    wholes = _wholes(x, y, out) if in_one_pass else None
+    blocks = _wholes(x, y, out) if in_one_pass else None
     squares = None
-    if wholes is not None:
+    if blocks is not None:
         for other in (y, out):
             check_alike(x, other)
-        squares = kernels_for(x.engine).axpby_and_squares(a, wholes[0], b, *wholes[1:])
+        squares = kernels_for(x.engine).axpby_and_squares(a, blocks[0], b, *blocks[1:])
     if squares is None:
         out = axpby(a, x, b, y, out)
         return out, Square(out)
@@ -174,9 +174,9 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
 
 
 def _wholes(*arrays: Any) -> list[Any] | None:
-    """Return for each array the one that has all elements of this rank; ``None`` if there is none for one of them."""
-    wholes = [array._whole for array in arrays]
-    return None if any(array is None for array in wholes) else wholes
+    """Return, for each array, the array with all elements of this rank; ``None`` if one of them has no such array."""
+    blocks = [array._local_block for array in arrays]
+    return None if any(array is None for array in blocks) else blocks
 
 
 def update_solution_and_direction(
@@ -254,9 +254,9 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
 def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
     """Begin the message of :func:`dots`, and return the function that waits for it and returns the inner products.
 
-    The arrays may be changed at once. Messages overlap with other work where
-    :meth:`collops.comm.Communicator.start_allreduce` says; elsewhere they are complete at once. Parameters and errors
-    are those of :func:`dots`. Collective.
+    The arrays may be changed at once. Messages overlap with other work as described under
+    :meth:`collops.comm.Communicator.start_allreduce`; otherwise they are complete at once. Parameters and errors are as
+    for :func:`dots`. Collective.
 
     Examples
     --------
@@ -278,22 +278,22 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
 def dot(x: Array, y: Array) -> Any:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
-        _check_given(x, y)
+        _compare_copies(x, y)
     return _dots(((x, y),), False)[0]
 
 
 def vdot(x: Array, y: Array) -> Any:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
-        _check_given(x, y)
+        _compare_copies(x, y)
     return _dots(((x, y),), True)[0]
 
 
-def _check_given(x: Any, y: Any) -> None:
-    """Compare the copies of arrays that fit each other."""
+def _compare_copies(x: Any, y: Any) -> None:
+    """Compare the copies of arrays of one layout."""
     _checked(((x, y),))
-    check_given(x)
-    check_given(y)
+    compare_copies(x)
+    compare_copies(y)
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -337,7 +337,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
 
 
 def _checked(pairs: tuple[tuple[Any, Any], ...]) -> Engine | None:
-    """Return the engine of the first pair; raise an error unless the arrays of each fit each other."""
+    """Return the engine of the first pair; raise an error unless the arrays of each pair have one layout and engine."""
     for x, y in pairs:
         if not hasattr(x, "leaves"):
             raise UnsupportedTypeError(f"inner products take distributed arrays, not {type(x).__name__}")
@@ -399,7 +399,7 @@ def _of_groups(
 
 
 def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
-    """Do the work of :func:`_dots` for JAX, with derivatives.
+    """Implement :func:`_dots` for JAX, with derivatives.
 
     Each leaf is summed over the ranks that it is split over, with one message for each kind of group. A replicated leaf
     needs none, and every rank has its whole cotangent.
@@ -423,7 +423,7 @@ def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[A
 
 
 def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
-    """Do the work of :func:`_dots` for whole arrays of one real dtype and communicator; return None for others.
+    """Implement :func:`_dots` for whole arrays of one real dtype and communicator; return None for others.
 
     This is the fast path of most iterations.
     """
@@ -436,7 +436,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
         x, y = pair
         parts = getattr(pair, "parts", None)
         if parts is None:
-            x_local, y_local = x._whole, y._whole
+            x_local, y_local = x._local_block, y._local_block
             if x_local is None or y_local is None or x_local.dtype != dtype or y_local.dtype != dtype:
                 return None
             parts = [(x_local, y_local)]
@@ -453,7 +453,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
 
 
 def _local_pairs(pair: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
-    """Return the pairs of local arrays that count in this rank's sum."""
+    """Return the pairs of local arrays that contribute to this rank's sum."""
     x, y = pair
     return getattr(pair, "parts", None) or [
         (a.local_array, b.local_array)

@@ -10,7 +10,7 @@ from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, transfers
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
@@ -19,9 +19,9 @@ __all__ = ["HaloPlan", "halo_widths"]
 
 
 def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
-    """Return the widths before and after the block, per axis; raise InputError for other numbers or negative ones.
+    """Return the widths before and after the block, per axis; raise InputError for another count or negative widths.
 
-    `halo` is one width for all sides, or one per axis, or before and after for every axis in turn.
+    `halo` is one width for all sides, one per axis, or two per axis (before and after).
     """
     widths = integers(halo)
     if len(widths) == 1:
@@ -37,12 +37,12 @@ def halo_widths(halo: Shape, ndim: int) -> tuple[tuple[int, int], ...]:
 
 
 class HaloPlan:
-    """How the blocks of a layout are extended on all sides. Collective: all ranks make it, in the same order.
+    """The extension of the blocks of a layout on all sides. Collective: all ranks make it, in the same order.
 
     `layout` describes the arrays without halo; `widths` are the numbers of elements before and after the block, per
-    axis, wider than a neighbour's block if need be. Unless the array is `periodic`, there are zeros beyond its ends.
-    The arrays with halo have the layout ``extended``: the same process grid, every block larger by the widths, also
-    one without elements; this rank's has the ``shape``, and its own block is ``inner`` in it.
+    axis, which may exceed a neighbour's block. Unless the array is `periodic`, there are zeros beyond its ends. Arrays
+    with halo have the layout ``extended``: the same process grid, and every block, even an empty one, larger by the
+    widths. The extended block of this rank has the ``shape``, and contains the original block at ``inner``.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class HaloPlan:
         self.inner: Box = tuple(
             slice(before, before + n) for n, (before, _) in zip(block.shape, self.widths, strict=True)
         )
-        moves = transfers(layout, comm.rank, self._wanted, periodic=periodic)
+        moves = transfers(layout, comm.rank, self._regions, periodic=periodic)
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
         self._fill = ExchangePlan(comm, sends, receives, travels=moves.travels)
-        # The block itself is copied on the way back, and what others add to it is added.
+        # The adjoint copies the block itself, and adds the contributions of other ranks.
         local_number = (
             [box for peer, box in receives if peer == comm.rank].index(self.inner) if prod(block.shape) else None
         )
@@ -71,8 +71,8 @@ class HaloPlan:
         self._return = ExchangePlan(comm, back, home, travels=moves.travels)
         self._outside = [] if periodic else list(self._beyond_the_ends())
 
-    def fill(self, source: Any, target: Any) -> Any:
-        """Return the local array `target`, which has a halo, filled from `source`, which has none.
+    def fill(self, source: LocalArray, target: LocalArray) -> Any:
+        """Return the local array `target`, with a halo, filled from `source`, without one.
 
         Collective: one exchange.
         """
@@ -82,25 +82,25 @@ class HaloPlan:
             target = engine.put(target, box, 0)
         return exchange.finish(target)
 
-    def add_back(self, source: Any, target: Any) -> Any:
+    def add_back(self, source: LocalArray, target: LocalArray) -> Any:
         """Return the local array `target`, each element the sum of its copies in halos: the adjoint of :meth:`fill`.
 
         Collective: one exchange.
         """
         return self._return(source, engine_of(target).put(target, ..., source[self.inner]), op="sum")
 
-    def _wanted(self, rank: int) -> list[Region]:
+    def _regions(self, rank: int) -> list[Region]:
         slices = self.layout.slices(rank)
         return [
             tuple((s.start - before, s.stop + after) for s, (before, after) in zip(slices, self.widths, strict=True))
         ]
 
     def _beyond_the_ends(self) -> Iterator[Box]:
-        """Yield the boxes of the extended block that no element of the global array fills."""
-        (region,) = self._wanted(self.comm.rank)
+        """Yield the boxes of the extended block outside the global array."""
+        (region,) = self._regions(self.comm.rank)
         extent_box = tuple(slice(0, stop - start) for start, stop in region)
         for axis, (start, stop) in enumerate(region):
-            # Of the extended block, the array fills the indices from `low` to `high`.
+            # The array fills the indices from `low` to `high` of the extended block.
             low = min(max(start, 0), stop) - start
             high = max(low, min(stop, self.layout.shape[axis]) - start)
             for begin, end in ((0, low), (high, stop - start)):

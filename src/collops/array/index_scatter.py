@@ -13,7 +13,7 @@ from collops.array.layout import Layout
 from collops.backend import engine, engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
@@ -21,15 +21,15 @@ from collops.exchange.indices import as_count, as_indices, owners, sent_to
 from collops.exchange.packing import Index, check_operation, packing_for
 
 End: TypeAlias = Layout | int
-"""A distributed or replicated array, by its layout, or an array of so many elements that each rank has for itself."""
+"""A distributed or replicated array, by its layout, or a private array on each rank, by its number of elements."""
 
 
 class IndexScatter(OnTransport):
     """Scatter ``target[target_indices[k]] = source[source_indices[k]]``, planned once. Collective.
 
-    Each rank may give any pairs; together they form one list, in the order of ranks. Elements of layouts are
-    identified by their global index in C order, those of private (*sequential*) arrays by their index on the rank that
-    gives them.
+    Each rank may pass any pairs; together they form one list, in the order of ranks. Elements of layouts are
+    identified by their global index in C order, elements of private (*sequential*) arrays by their index on the rank
+    that passes them.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class IndexScatter(OnTransport):
         A layout, split in any way or replicated; or the number of elements of each rank's private array. A target that
         is a layout is split or replicated as a whole; all its copies receive the values.
     source_indices, target_indices : sequence of int or None
-        Indices, as many of both; ``None`` for all elements of a private array, or for all that this rank holds of a
-        split layout (of a replicated one: all elements, given by rank 0).
+        Indices, equally many of both. ``None`` selects all elements of a private array, or all elements of a split
+        layout on this rank; for a replicated layout, rank 0 passes all elements.
     comm : Communicator, optional
         The ranks; the world by default.
     **options
@@ -52,8 +52,8 @@ class IndexScatter(OnTransport):
     Raises
     ------
     LayoutError
-        On every rank, if there is no such element, the lists differ in length, or groups of ranks have values of their
-        own in a layout (:attr:`Layout.has_group_values`).
+        On every rank, if an index is invalid, the lists differ in length, or groups of ranks have different values in a
+        layout (:attr:`Layout.has_group_values`).
 
     Examples
     --------
@@ -81,7 +81,7 @@ class IndexScatter(OnTransport):
             pairs = _checked_pairs(comm, source, source_indices, target, target_indices)
         ranks, indices, places = _at_targets(comm, source, target, pairs)
         self._points, self._slots = Index(places), Index.run(len(places))
-        # One leaf for each place where that is possible, so that values go there at once.
+        # One leaf for each element if possible, so that values are received in place.
         self._direct = not comm.allreduce(np.array(not self._points.unique, np.int8), "max")
         nroots = source.local_size(comm.rank) if isinstance(source, Layout) else source
         self.forest = StarForest(comm, nroots, places if self._direct else None, ranks, indices, **options)
@@ -113,9 +113,9 @@ class IndexScatter(OnTransport):
         x : DistributedArray or array
             In the layout of the source; a private source is a plain array.
         out : DistributedArray or array
-            Like the target; receives the values, which are combined with its own. Plain JAX arrays are immutable.
+            Like the target; the received values are combined with its values. Plain JAX arrays are immutable.
         op : str
-            ``"replace"`` inserts (of several values for one place the last stays), ``"sum"`` adds; see
+            ``"replace"`` inserts (the last of several values for one element), ``"sum"`` adds; see
             :meth:`StarForest.bcast`.
 
         Returns
@@ -157,7 +157,7 @@ class IndexScatter(OnTransport):
         self.forest.free()
 
     def _move(self, source_array: Any, source: Index, op: str, target_array: Any, target: Index) -> Any:
-        """Move values between the leaves of the forest and their places."""
+        """Move values between the leaves of the forest and their elements."""
         engine = engine_of(source_array)
         key = (source is self._slots, op, source_array.dtype, engine)
         if key not in self._moves:
@@ -169,7 +169,7 @@ class IndexScatter(OnTransport):
 
 
 def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> np.ndarray:
-    """Return the pairs that this rank gives, one a row: its number, the index in the source and that in the target."""
+    """Return the pairs of this rank, one a row: its number, the index in the source and the index in the target."""
     for end, what in ((source, "source"), (target, "target")):
         if isinstance(end, Layout):
             if end.ranks != comm.size:
@@ -201,7 +201,7 @@ def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: E
 def _at_targets(
     comm: Communicator, source: End, target: End, pairs: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rank and local index of the source, and local index of the target, of pairs whose target is here."""
+    """Return rank and local index of the source, and local index of the target, of pairs with a target on this rank."""
     if isinstance(target, Layout) and comm.size > 1:
         if target.is_replicated:
             pairs = comm.allgatherv(pairs)
@@ -227,12 +227,12 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
 def _check_layout(layout: Any, comm: Communicator) -> None:
     if not isinstance(layout, Layout) or layout.ranks != comm.size:
         raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
-    # Its elements are listed, by rank 0 all of them.
+    # Rank 0 lists all elements.
     check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
 
 
 def _flat(array: Any, end: End, what: str) -> Any:
-    """Return the local values of one end as a flat array, by a view where there are views."""
+    """Return the local values of one end as a flat array, a view if the engine has views."""
     if isinstance(end, Layout):
         if not isinstance(array, DistributedArray):
             raise UnsupportedTypeError(f"{what} is a distributed array, not {type(array).__qualname__}")

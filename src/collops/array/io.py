@@ -20,7 +20,7 @@ from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_values, name_ranks, raised_together
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutError
 
 
@@ -46,8 +46,8 @@ def load(
     Raises
     ------
     InputError
-        On every rank, if the store does not exist or cannot be read, if a file of values or a member is missing that
-        :func:`collops.array.save` has written, or if `path` is not the same store on all ranks.
+        On every rank, if the store does not exist or cannot be read, if a file or a member written by
+        :func:`collops.array.save` is missing, or if `path` is not the same store on all ranks.
     LayoutError
         On every rank, if `layout` does not fit.
 
@@ -88,7 +88,7 @@ def load(
 
 
 def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
-    """Return layouts and this rank's values, nested like the store. No messages, so that one check suffices."""
+    """Return layouts and this rank's values, nested like the store. Sends no messages, so that one check suffices."""
     import zarr
 
     about = node.attrs.asdict().get("collops", {})
@@ -105,7 +105,7 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
         return chosen, engine.from_host(values.view(as_dtype(about["dtype"])) if "dtype" in about else values)
     kind = about.get("kind")
     folder = Path(node.store.root) / node.path
-    # Before Zarr lists the members, which warns of folders without metadata and leaves them out.
+    # Check before Zarr lists the members: it warns of folders without metadata and omits them.
     if lost := [name for name in about.get("members", ()) if not (folder / name / "zarr.json").is_file()]:
         raise InputError(f"{folder} has lost the metadata of {', '.join(lost)}: copy it again, or write it again")
     names = sorted(node.keys())
@@ -123,7 +123,7 @@ def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
 
 def _layout_for(shape: tuple[int, ...], about: Mapping[str, Any], comm: Communicator) -> Layout:
     saved = tuple(map(sum, about.get("sizes", ())))
-    if about.get("ranks") == comm.size and saved == shape:  # else rows have been appended
+    if about.get("ranks") == comm.size and saved == shape:  # otherwise rows have been appended
         return Layout(shape, comm.size, about["process_grid"], about["axes"], about["sizes"], about["mask"])
     axes = [axis for axis, grid_axis in enumerate(about.get("axes", [0])) if grid_axis is not None]
     if not axes and about.get("ranks", 1) > 1:

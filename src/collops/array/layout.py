@@ -38,7 +38,7 @@ from collops.array.layout_arguments import (
 )
 from collops.comm import Communicator
 from collops.comm.agreement import collective_values
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError
 
 _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
@@ -87,7 +87,7 @@ class Layout(_Interned):
 
     Every axis of the array is whole on each rank, or split over one axis of a process grid. An axis of the process grid
     that splits no axis of the array replicates it. Layouts are immutable and interned: equal layouts are one object,
-    compared with ``is``. For that, the process grid is stored in a normal form, without extents of 1 and with
+    compared with ``is``. The process grid is therefore stored in a normal form, without extents of 1 and with
     neighbouring replicating axes merged.
 
     :meth:`split`, :meth:`grid` and :meth:`replicated` make the common layouts; the constructor is the general form.
@@ -121,8 +121,8 @@ class Layout(_Interned):
     is_replicated : bool
         Whether every rank holds the whole array; always true for one rank.
     has_group_values : bool
-        Whether several groups of the mask hold a block, so that each has values of its own: copies must be equal within
-        a group only. There is then no global array, which ``save`` could write.
+        Whether several groups of the mask hold a block, with independent values: copies must be equal within a group
+        only. There is then no global array that ``save`` could write.
 
     Raises
     ------
@@ -153,7 +153,7 @@ class Layout(_Interned):
         """Return the interned layout with these properties."""
         shape = as_extents(shape, "shape", smallest=0)
         if not shape:
-            raise LayoutError("a distributed array has at least one axis; give a scalar the shape (1,)")
+            raise LayoutError("a distributed array has at least one axis; use the shape (1,) for a scalar")
         ranks = as_ranks(ranks)
         process_grid = as_extents(process_grid, "process grid", smallest=1)
         if math.prod(process_grid) != ranks:

@@ -31,12 +31,12 @@ def integers(values: Shape) -> Extents:
     """Return an integer or a sequence of integers as a tuple."""
     try:
         return (operator.index(values),)  # pyright: ignore[reportArgumentType]
-    except TypeError:  # NumPy arrays have __index__ too, so only a call shows whether there is one number
+    except TypeError:  # NumPy arrays have __index__ too, so that only a call tells whether it is a single number
         return tuple(operator.index(value) for value in values)  # pyright: ignore[reportGeneralTypeIssues]
 
 
 def as_extents(values: Integers, what: str, smallest: int) -> Extents:
-    """Return integers as a tuple, none of them below `smallest`."""
+    """Return integers, at least `smallest`, as a tuple."""
     extents = tuple(operator.index(value) for value in values)
     if any(extent < smallest for extent in extents):
         raise LayoutError(f"the extents of a {what} must be at least {smallest}, not {extents}")

@@ -1,4 +1,4 @@
-"""NumPy functions applied to distributed arrays: those that work, and what to call instead of the others."""
+"""NumPy functions applied to distributed arrays: the supported functions, and replacements for the others."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _INSTEAD: Mapping[str, str] = {
     "where": "collops.where(condition, x, y)",
     "zeros_like": "collops.zeros_like(x)",
 }
-"""What to call instead of a function of NumPy."""
+"""The replacement for a function of NumPy."""
 
 _host = np.empty(0)
 
@@ -94,8 +94,8 @@ _host = np.empty(0)
 def apply_function(array: Any, function: Function, args: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
     """Return the result of a function of NumPy for `array` and others.
 
-    Raises UnsupportedTypeError, with the call of this package that does the same if there is one. NumPy would otherwise
-    convert the array, and some of its functions would take the error of that for an answer.
+    Raises UnsupportedTypeError, with the equivalent call of this package if there is one. NumPy would otherwise convert
+    the array, and some of its functions would interpret the resulting error.
     """
     if function is np.fix:  # before NumPy 2.4 it converts its argument
         return np.trunc(*args, **arguments)

@@ -39,7 +39,7 @@ def check_alike(x: Any, y: Any) -> None:
 def way_to(source: Any, target: Any, array: str = "x", layout: str = "y.layout") -> str:
     """Return advice, for the end of an error message, to convert an array from layout `source` to `target`.
 
-    `array` and `layout` are the names of both in the program of the user. Every call that the text names succeeds.
+    `array` and `layout` are the names of both in the program of the user. Every call in the text succeeds.
     """
     if isinstance(source, StackedLayout) or isinstance(target, StackedLayout):
         return _way_to_stack(source, target, array, layout)

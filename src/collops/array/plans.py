@@ -16,7 +16,7 @@ from typing import Any
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
 from collops.comm import Communicator
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError
 
 __all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]

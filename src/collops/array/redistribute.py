@@ -26,7 +26,7 @@ from collops.exchange import Box, ExchangePlan
 from collops.exchange.peer_copy import PeerCopy
 from collops.profile import benchmark, messages
 
-__all__ = ["Move", "agree_on_values", "check_given", "region_copy"]
+__all__ = ["Move", "agree_on_values", "compare_copies", "region_copy"]
 
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
@@ -123,7 +123,7 @@ def check_copies(x: Any) -> None:
             )
 
 
-def check_given(x: Any, *, groups: bool = False) -> None:
+def compare_copies(x: Any, *, groups: bool = False) -> None:
     """Compare the copies of an array that a program has filled, where ``COLLOPS_CHECK`` is on. Collective there.
 
     Copies within the groups of a mask are compared only if all `groups` make this call. Tracers of JAX have no values.
@@ -160,10 +160,10 @@ def _plan(comm: Communicator, source: Layout, target: Layout) -> ExchangePlan:
     """Return the plan that moves an array from `source` to `target`."""
     _check_groups(source, target)
 
-    def wanted(rank: int) -> list[Region]:
+    def regions(rank: int) -> list[Region]:
         return [_region(target, rank)]
 
-    moves = transfers(source, comm.rank, wanted)
+    moves = transfers(source, comm.rank, regions)
     sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
     return ExchangePlan(comm, sends, receives, kind="alltoallv", travels=moves.travels)
 

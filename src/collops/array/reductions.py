@@ -15,11 +15,12 @@ from functools import lru_cache, reduce
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import fused
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.comm import Communicator
 from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -30,7 +31,7 @@ _Axes: TypeAlias = tuple[int, ...] | None
 _LocalReduction: TypeAlias = Callable[[Any, _Axes], Any]
 
 
-def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def sum(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
     """Return the sum of elements. Collective: at most one allreduce.
 
     Parameters
@@ -41,14 +42,14 @@ def sum(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
         Element type of the result. By default as in NumPy: booleans and small integers become 64-bit integers.
         Half-precision numbers are summed in float32.
     out : None
-        Not supported; here so that ``numpy.sum(x)`` works.
+        Not supported; present so that ``numpy.sum(x)`` works.
     """
     axes = _checked_axes(x, axis, out)
     total, result_dtype = _total(x, axes, dtype)
     return _result(x, total if total.dtype == result_dtype else total.astype(result_dtype), axes)
 
 
-def mean(x: Any, axis: Axis = None, dtype: Any = None, out: None = None) -> Any:
+def mean(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
     Parameters as for :meth:`sum`.
@@ -141,7 +142,7 @@ def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
     return _result(x, result, axes)
 
 
-def _total(x: Any, axes: _Axes, dtype: Any) -> tuple[Any, np.dtype]:
+def _total(x: Any, axes: _Axes, dtype: DTypeLike | None) -> tuple[Any, np.dtype]:
     """Return the sum in the dtype of its accumulator, and the dtype of the result."""
     result_dtype = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
     accumulator_dtype = accumulator(result_dtype)
@@ -184,7 +185,7 @@ def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
         part = xp.asarray(local(leaf.local_array, axes))
         ranks = x._plan.communicator
         if op == "sum" and x.engine.traced:
-            ranks = leaf._plan.communicator  # a copy that does not count would have no cotangent
+            ranks = leaf._plan.communicator  # a copy that is not summed would have no cotangent
         elif op == "sum" and not counted:
             part = xp.zeros_like(part)
         parts[ranks] = function(parts[ranks], part) if ranks in parts else part
@@ -198,18 +199,18 @@ def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) 
 
 
 def _result(x: Any, result: Any, axes: _Axes) -> Any:
-    """Return a full reduction as a scalar, another one as an array without the reduced axes."""
+    """Return a full reduction as a scalar, or a partial one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
     return x._in_layout(x.layout.drop(axes), result)
 
 
 def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
-    """Return the axes as distinct non-negative numbers, ``None`` for all; refuse `out`, and copies that differ."""
+    """Return the axes as distinct non-negative numbers, ``None`` for all; reject `out`, and copies that differ."""
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
     if x.comm.calls is not None:
-        check_given(x)
+        compare_copies(x)
     if axis is None:
         return None
     if not hasattr(x, "local_array"):

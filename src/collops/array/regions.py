@@ -1,7 +1,7 @@
-"""Regions of a global array that ranks need, and which rank holds which piece of them, by arithmetic alone.
+"""Regions of a global array that ranks need, and the ranks that hold their pieces, computed by arithmetic.
 
-A region may reach beyond the ends of the array and over any number of blocks. Every rank works out who sends which
-piece of it, without a message.
+A region may extend beyond the ends of the array and over any number of blocks. Every rank computes the senders of its
+pieces, without a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collops.exchange import Box
 __all__ = ["Region", "transfers"]
 
 Region: TypeAlias = tuple[tuple[int, int], ...]
-"""First index and the one after the last, per axis of the global array; negative and too large ones are allowed."""
+"""First index and the index after the last, per axis of the global array; both may be outside the array."""
 
 
 class Transfers(NamedTuple):
@@ -26,12 +26,12 @@ class Transfers(NamedTuple):
     Attributes
     ----------
     sends : list of (int, int, Box)
-        The rank that wants a piece, the number of its region, and the box of this rank's array.
+        The rank that receives a piece, the number of its region, and the box of this rank's array.
     receives : list of (int, int, Box)
-        The rank that holds a piece, the number of the region, and the box of it, counted from the region's start. The
-        *n*-th receive from a rank is its *n*-th send to this one; what is held here comes from the rank itself.
+        The rank that holds a piece, the number of the region, and the box of the piece, relative to the region's start.
+        The *n*-th receive from a rank is its *n*-th send to this one. A rank also receives local pieces, from itself.
     travels : bool
-        Whether any rank needs anything from another.
+        Whether any rank needs a piece of another.
     """
 
     sends: list[tuple[int, int, Box]]
@@ -51,8 +51,8 @@ def transfers(
     rank : int
         The rank whose transfers are returned.
     wanted : callable
-        ``wanted(rank)`` is the sequence of that rank's regions. No region may want an element of another rank twice
-        unless `periodic`.
+        ``wanted(rank)`` is the sequence of that rank's regions. A region may not contain an element of another rank
+        twice unless `periodic`.
     periodic : bool
         Whether the array wraps around; otherwise there is nothing beyond its ends.
 
@@ -85,7 +85,7 @@ def transfers(
                     (peer, number, source_box)
                     for _, source_box, _ in _pieces(layout, coordinates, region, periodic, True)
                 ]
-            # Only until some rank is found that needs anything: to look at all pieces of all ranks would take long.
+            # Stop at the first rank that needs a piece: examining all pieces of all ranks would take long.
             travels = travels or any(
                 owner != peer for owner, *_ in _pieces(layout, owner_coordinates, region, periodic)
             )
@@ -100,9 +100,9 @@ def holders(layout: Layout, rank: int, region: Region) -> set[int]:
 def _pieces(
     layout: Layout, coordinates: Sequence[int], region: Region, periodic: bool, only_here: bool = False
 ) -> Iterator[tuple[int, Box, Box]]:
-    """Yield who holds each piece of a region, as boxes of its block and of the region.
+    """Yield the rank that holds each piece of a region, and the boxes of its block and of the region.
 
-    If there are several copies, the one at the process coordinates `place` counts; with `only_here`, only pieces there.
+    Of several copies, the copy at the process coordinates `place` is used; with `only_here`, only pieces there.
     """
     owning = list(coordinates)
     along = [
@@ -127,9 +127,9 @@ def _pieces(
 def _overlaps(
     layout: Layout, axis: int, start: int, stop: int, periodic: bool, only: int | None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield for each block of an axis that overlaps the interval its number, the first index in either, and the length.
+    """Yield, for each block that overlaps the interval, its number, the first index in either, and the length.
 
-    With `only`, for no block but that one.
+    With `only`, for this block only.
     """
     extent, sizes, starts = layout.shape[axis], layout.sizes[axis], layout.starts[axis]
     if not extent:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.base import Array
 from collops.array.distributed import DistributedArray
@@ -38,7 +39,7 @@ class StackedArray(Array):
     Raises
     ------
     LayoutError
-        If there is no part, or the parts differ in communicator or mask.
+        If there are no parts, or the parts differ in communicator or mask.
     UnsupportedTypeError
         If the parts are of different engines.
 
@@ -89,8 +90,8 @@ class StackedArray(Array):
         return stacked
 
     @property
-    def _whole(self) -> Any:
-        """All elements of this rank as one array of the engine; ``None`` unless there is one, and all count in sums."""
+    def _local_block(self) -> Any:
+        """All elements of this rank as one array of the engine; ``None`` without one, or if sums omit elements."""
         if self._block is None or not all(self._plan.counted):
             return None
         block, parts = self._block
@@ -182,7 +183,7 @@ class StackedArray(Array):
         stored = tuple(self._like(part) if out is None else out for out, part in zip(outs, parts, strict=True))
         return stored[0] if ufunc.nout == 1 else stored
 
-    def astype(self, dtype: Any, copy: bool = True) -> Self:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return all parts converted to `dtype`; if `copy` is false, parts of this dtype are not copied."""
         return self._like([array.astype(dtype, copy) for array in self.arrays])
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from collops.array.base import Array
 from collops.array.layout import Layout
-from collops.array.redistribute import check_given, moved
+from collops.array.redistribute import compare_copies, moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.bounded import in_time
@@ -51,33 +51,33 @@ def save(
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
-    The store is written under another name beside `path`, synchronised to the disk, and renamed when all ranks have
-    written their parts: until then, whatever happens, `path` is as it was before. The next ``save`` to `path` removes
-    what a killed one has left.
+    The store is written under another name in the same directory, synchronised to the disk, and renamed when all ranks
+    have written their parts: until then `path` is unchanged, whatever happens. The next ``save`` to `path` removes
+    the files of a killed one.
 
     Parameters
     ----------
     path : str or path
-        The directory, the same on all ranks; its parents are created if necessary. A symbolic link stands for its
-        target.
+        The directory, the same on all ranks; its parents are created if necessary. A symbolic link is
+        followed.
     arrays : DistributedArray, StackedArray, or dict of these by name
         Dictionaries may be nested, but not empty.
     overwrite : bool
         Whether to replace an existing store; the disk then holds both for a while. Other directories are never
         replaced.
     attributes : dict, optional
-        More attributes for the store: whatever JSON can represent, and scalars and arrays of NumPy, which become
+        More attributes for the store: values that JSON can represent, and scalars and arrays of NumPy, which become
         numbers and lists.
 
     Raises
     ------
     InputError
-        On every rank, if `path` exists and may not be replaced, the disk has no room, a name or an attribute is
+        On every rank, if `path` exists and may not be replaced, the disk is full, a name or an attribute is
         invalid, or `path`, `overwrite`, the attributes or the layouts of the arrays differ between ranks.
     LayoutError
-        On every rank, if an array has a mask whose groups hold values of their own.
+        On every rank, if an array has a mask whose groups hold independent values.
     OSError
-        On every rank, if some rank cannot write; a TimeoutError if a file system does not answer.
+        On every rank, if a rank cannot write; a TimeoutError if a file system does not respond.
 
     Examples
     --------
@@ -105,10 +105,10 @@ def save(
 
 
 def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, compressed: bool = True) -> None:
-    """Write arrays to a new Zarr 3 store at a path that nobody else uses; see :func:`save`. Collective.
+    """Write arrays to a new Zarr 3 store at an unused path; see :func:`save`. Collective.
 
-    Every chunk has a file, also one of zeros, with a checksum that each read verifies. These files are on the disk when
-    this returns; metadata and directories may not be.
+    Every chunk has a file, even a chunk of zeros, with a checksum that each read verifies. These files are synchronised
+    to the disk when this returns; metadata and directories may not be.
     """
     import zarr
 
@@ -128,8 +128,8 @@ def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, co
 def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
     """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
 
-    Consolidated metadata are ignored: they are a copy, which Zarr does not renew when an array grows or a member is
-    added. Reads no values. Not collective. Reads of a chunk of Blosc raise ValueError if it has been cut short.
+    Consolidated metadata are ignored: they are a copy, which Zarr does not update when an array grows or a member is
+    added. Reads no values. Not collective. Later reads raise ValueError if a chunk compressed by Blosc is truncated.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> 
     Raises
     ------
     OSError
-        If there is no array or group; other errors of Zarr if its metadata are damaged.
+        If the array or group does not exist; other errors of Zarr if its metadata are damaged.
     InputError
         If an array was written by collops, which writes every chunk, and the file of a chunk is missing.
     """
     import zarr
 
     if isinstance(location, zarr.Group):
-        # By its path: as a member of the group it would come with consolidated metadata of its own.
+        # Opened by its path: as a member of the group it would have its own consolidated metadata.
         path, kind = f"{location.path}/{name}".strip("/"), location.metadata.zarr_format
         node = zarr.open(location.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
     else:
@@ -164,9 +164,9 @@ def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> 
 
 
 def _check_chunks(array: Any) -> None:
-    """Raise InputError unless all chunks are there that collops has written; others stand for fill values."""
+    """Raise InputError unless all chunks written by collops exist; other missing chunks represent fill values."""
     shape, folder = array.attrs.get(COMPLETE), Path(array.store.root) / array.path
-    # Programs that copy the attributes to an array of their own may leave out chunks, and write folders of chunks.
+    # Programs that copy the attributes to a new array may omit chunks, and write folders of chunks.
     if shape is None or array.ndim != len(shape) or not _chunk_key(array, [0] * array.ndim).startswith("c."):
         return
     present = set(os.listdir(folder))
@@ -181,7 +181,7 @@ def _check_chunks(array: Any) -> None:
 
 
 def _prepare(path: Path, overwrite: bool, needed: int) -> None:
-    """Raise InputError unless `path` may be written and has room for so many bytes; create its parents."""
+    """Raise InputError unless `path` may be written and the disk has enough free space; create its parents."""
     _check_path(path, overwrite)
     if needed > (free := free_room(path.parent)):
         raise InputError(
@@ -201,7 +201,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
 
 
 def _check_groups(arrays: _Saved) -> None:
-    """Raise LayoutError if the groups of a mask have values of their own."""
+    """Raise LayoutError if the groups of a mask have independent values."""
     members = _members(arrays)
     for _, value in members or ():
         _check_groups(value)
@@ -213,9 +213,9 @@ def _check_groups(arrays: _Saved) -> None:
 
 
 def _check_copies(arrays: _Saved) -> None:
-    """Compare the copies of all arrays, where ``COLLOPS_CHECK`` is on. Collective there."""
+    """Compare the copies of all arrays, if ``COLLOPS_CHECK`` is on. Collective in that case."""
     if isinstance(arrays, Array):
-        check_given(arrays, groups=True)
+        compare_copies(arrays, groups=True)
     else:
         for value in arrays.values():
             _check_copies(value)
@@ -269,7 +269,7 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
 
 
 def _described(arrays: _Saved) -> Any:
-    """Return what all ranks must agree on."""
+    """Return a description that must be equal on all ranks."""
     members = _members(arrays)
     if members is not None:
         return {name: _described(value) for name, value in members}
@@ -331,9 +331,9 @@ def create_array(
     """Create an array in a store, or a store of one array, all of whose chunks will be written by `write_region`."""
     import zarr
 
-    # Zarr has no bfloat16: its bits.
+    # Zarr has no bfloat16: its bits are stored.
     stored = np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
-    # A chunk that is lost is not taken for zeros by other programs, nor left out if they set all its elements to zero.
+    # Other programs do not interpret a lost chunk as zeros, nor omit a chunk when they set all its elements to zero.
     fill = np.full((), np.nan, dtype).view(stored)[()] if dtype.kind in "fcV" else None
     return zarr.create_array(
         location,
@@ -342,7 +342,7 @@ def create_array(
         chunks=chunks,
         dtype=stored,
         fill_value=fill,
-        # Without directories for chunks, since each would need an fsync.
+        # No directories for chunks, since each would need an fsync.
         chunk_key_encoding={"name": "default", "separator": "."},
         attributes={**attributes, COMPLETE: shape},
         **options,
@@ -350,7 +350,7 @@ def create_array(
 
 
 def write_region(array: Any, region: tuple[slice, ...], values: np.ndarray) -> None:
-    """Write values to a region of whole chunks, which is on the disk when this returns."""
+    """Write values to a region of whole chunks, which is synchronised to the disk when this returns."""
     array[region] = values
     for path in chunk_files(array, region):
         sync(path)
@@ -391,7 +391,7 @@ def _split(layout: Layout) -> Layout:
 
 
 def _chunks(layout: Layout, itemsize: int) -> tuple[int, ...]:
-    """Return a chunk shape of bounded size that gives the ranks about equally many chunks."""
+    """Return a chunk shape of bounded size with about equally many chunks for each rank."""
     layout = _split(layout)
     chunks = [max(1, -(-extent // len(sizes))) for extent, sizes in zip(layout.shape, layout.sizes, strict=True)]
     while math.prod(chunks) * itemsize > _CHUNK_BYTES:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
@@ -97,7 +97,13 @@ class Call:
     out: Any = None
 
     def __init__(
-        self, kind: str, source: Any = None, target: Any = None, op: Any = None, root: Any = None, counts: Any = None
+        self,
+        kind: str,
+        source: LocalArray = None,
+        target: LocalArray = None,
+        op: Any = None,
+        root: Any = None,
+        counts: Any = None,
     ) -> None:
         self.kind = kind
         self.source = source
@@ -106,7 +112,7 @@ class Call:
         self.root = root
         self.counts = counts
 
-    def with_arrays(self, source: Any, target: Any, op: str | None = None) -> Call:
+    def with_arrays(self, source: LocalArray, target: LocalArray, op: str | None = None) -> Call:
         """Return the same call on other arrays, and with another reduction if `op` is given."""
         call = Call(self.kind, source, target, op or self.op, self.root, self.counts)
         call.receive_counts = self.receive_counts
@@ -126,8 +132,8 @@ class Call:
 def validated(
     comm: Any,
     kind: str,
-    x: Any,
-    out: Any,
+    x: LocalArray,
+    out: LocalArray,
     op: Any,
     root: Any,
     counts: Sequence[int] | None,
@@ -178,7 +184,7 @@ def validated(
     return call, engine
 
 
-def contiguous(x: Any, comm: Any) -> tuple[Any, Engine, Any]:
+def contiguous(x: LocalArray, comm: Any) -> tuple[Any, Engine, Any]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
     Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
@@ -223,7 +229,7 @@ def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def _scattered_here(
-    comm: Any, kind: str, x: Any, out: Any, root: int, counts: Sequence[int] | None
+    comm: Any, kind: str, x: LocalArray, out: LocalArray, root: int, counts: Sequence[int] | None
 ) -> tuple[Call, Engine]:
     """Return the call of a rank that is not the root of a scatter; `x` or `out` has the shape of its result."""
     rows = [1] * comm.size if kind == "scatter" else rows_of_ranks(counts, comm.size, "counts")
@@ -242,7 +248,9 @@ def _scattered_here(
     return call, engine
 
 
-def _target(out: Any, source: Any, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any) -> tuple[Any, Any]:
+def _target(
+    out: LocalArray, source: LocalArray, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any
+) -> tuple[Any, Any]:
     """Return a contiguous array for the result, and `out` if the result must be copied to it."""
     if out is None:
         return engine.empty(shape, dtype), None

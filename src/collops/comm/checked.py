@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from collops.backend import LocalArray
 from collops.comm.call import Call
 from collops.comm.failure import Cause, Failures, call_site
 from collops.comm.mpi import ControlChannel
@@ -277,7 +278,7 @@ class _Checked(Pending):
             pending.wait()
         self._pending = []
 
-    def _start(self, kind: str, peer: int, array: Any) -> None:
+    def _start(self, kind: str, peer: int, array: LocalArray) -> None:
         ends = ([(peer, array)], []) if kind == SEND else ([], [(peer, array)])
         self._pending.append(self._transport.inner.start_exchange(*ends, self._tag))
 
@@ -299,7 +300,7 @@ def described_call(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
     return text + (" on the device" if memory == "device" else ""), facts
 
 
-def described_message(kind: str, peer: int, array: Any) -> str:
+def described_message(kind: str, peer: int, array: LocalArray) -> str:
     """Return the text of a message to or from another rank."""
     return f"{kind} {array.size} {array.dtype.name} {'to' if kind == SEND else 'from'} rank {peer}"
 

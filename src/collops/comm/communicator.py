@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm.agreement import described, raise_shared, raised_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
 from collops.comm.checked import CallAgreement
@@ -153,7 +153,7 @@ class Communicator:
         ]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
 
-    def allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+    def allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Any:
         """Reduce `x` over the ranks; every rank gets the result.
 
         Parameters
@@ -207,7 +207,7 @@ class Communicator:
         kernels = device is not None and device.short is not None and engine.memory == "device"
         return kernels and not active and self._pending is None
 
-    def join_sum(self, x: Any) -> Any:
+    def join_sum(self, x: LocalArray) -> Any:
         """Begin an allreduce of `x` at the end of the kernel that is launched next; return the kernel's argument.
 
         `x` is short and on the device. Collective: other ranks may call :meth:`allreduce` instead.
@@ -216,7 +216,7 @@ class Communicator:
             messages.record("allreduce", x.size, x.nbytes)
         return self._begin(engine_of(x)).short.join()
 
-    def start_allreduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Callable[[], Any]:
+    def start_allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Callable[[], Any]:
         """Start to reduce `x` over the ranks; return a function that waits for the result and returns it.
 
         MPI reduces host arrays in the background, if the library makes progress without being called. With all other
@@ -239,52 +239,54 @@ class Communicator:
             return lambda: result
         return self._run("allreduce", x, out, op, start=True)
 
-    def reduce(self, x: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
+    def reduce(self, x: LocalArray, op: str = "sum", root: int = 0, *, out: LocalArray | None = None) -> Any:
         """Reduce `x` over the ranks to `root`; other ranks get ``None``. See :meth:`allreduce`."""
         return self._run("reduce", x, out, op, root)
 
-    def bcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+    def bcast(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
         """Broadcast `x` from `root` to all ranks.
 
         On other ranks the values of `x` are ignored, but its shape and dtype must be the same.
         """
         return self._run("bcast", x, out, None, root)
 
-    def allgather(self, x: Any, *, out: Any = None) -> Any:
+    def allgather(self, x: LocalArray, *, out: LocalArray | None = None) -> Any:
         """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
         return self._run("allgather", x, out)
 
-    def allgatherv(self, x: Any, counts: Sequence[int] | None = None, *, out: Any = None) -> Any:
+    def allgatherv(self, x: LocalArray, counts: Sequence[int] | None = None, *, out: LocalArray | None = None) -> Any:
         """Concatenate every rank's `x` along its first axis, whose length may differ, on every rank.
 
         `counts` has the number of rows of each rank. By default they are exchanged first (one metadata message).
         """
         return self._run("allgatherv", x, out, counts=counts)
 
-    def gather(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+    def gather(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
         """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; other ranks get ``None``."""
         return self._run("gather", x, out, root=root)
 
-    def gatherv(self, x: Any, counts: Sequence[int] | None = None, root: int = 0, *, out: Any = None) -> Any:
+    def gatherv(
+        self, x: LocalArray, counts: Sequence[int] | None = None, root: int = 0, *, out: LocalArray | None = None
+    ) -> Any:
         """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
         return self._run("gatherv", x, out, counts=counts, root=root)
 
-    def scatter(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
+    def scatter(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
         """Send the block ``x[r]`` of `root`, where `x` has shape ``(size, *shape)``, to rank *r*.
 
         On other ranks `x` is an array of the result's shape and dtype, or ``None`` with `out`.
         """
         return self._run("scatter", x, out, root=root)
 
-    def scatterv(self, x: Any, counts: Sequence[int], root: int = 0, *, out: Any = None) -> Any:
+    def scatterv(self, x: LocalArray, counts: Sequence[int], root: int = 0, *, out: LocalArray | None = None) -> Any:
         """Split `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
         return self._run("scatterv", x, out, counts=counts, root=root)
 
-    def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
+    def reduce_scatter(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Any:
         """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
         return self._run("reduce_scatter", x, out, op)
 
-    def alltoall(self, x: Any, *, out: Any = None) -> Any:
+    def alltoall(self, x: LocalArray, *, out: LocalArray | None = None) -> Any:
         """Send block ``x[r]`` to rank *r*; return the stacked blocks received from all ranks."""
         # Fast path, as in allreduce.
         mover = self._movers.get((type(x), getattr(x, "dtype", None)))
@@ -302,7 +304,9 @@ class Communicator:
                 return target
         return self._run("alltoall", x, out)
 
-    def alltoallv(self, x: Any, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: Any = None) -> Any:
+    def alltoallv(
+        self, x: LocalArray, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: LocalArray | None = None
+    ) -> Any:
         """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; receive ``receive_counts[r]`` rows from it."""
         return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
 
@@ -312,14 +316,14 @@ class Communicator:
             messages.record("barrier", 0, 0)
         self._begin().run(Call("barrier"))
 
-    def send(self, x: Any, dest: int, tag: int = 0) -> None:
+    def send(self, x: LocalArray, dest: int, tag: int = 0) -> None:
         """Send `x` to rank `dest`, which calls :meth:`recv`. Not collective."""
         if _is_jax(x):
             self._traced("send", x, dest=dest, tag=tag)
         else:
             self._exchange("send", x, dest, None, None, tag)
 
-    def recv(self, out: Any, source: int, tag: int = 0) -> Any:
+    def recv(self, out: LocalArray, source: int, tag: int = 0) -> Any:
         """Receive from rank `source` into `out`, and return it. Not collective.
 
         Inside :meth:`group` the values arrive at the end of the group.
@@ -328,7 +332,7 @@ class Communicator:
             return self._traced("recv", out, source=source, tag=tag)
         return self._exchange("recv", None, None, out, source, tag)
 
-    def sendrecv(self, x: Any, dest: int, out: Any, source: int, tag: int = 0) -> Any:
+    def sendrecv(self, x: LocalArray, dest: int, out: LocalArray, source: int, tag: int = 0) -> Any:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         if _is_jax(x):
             return self._traced("sendrecv", x, recvbuf=out, source=source, dest=dest, sendtag=tag, recvtag=tag)
@@ -564,11 +568,11 @@ class Communicator:
             kind = kind_of(self, registered)
         return kind(self, shape, dtype, signals, chosen)
 
-    def transport_of(self, array: Any) -> Transport:
+    def transport_of(self, array: LocalArray) -> Transport:
         """Return the transport of `array`. Not collective."""
         return self._transport_for(engine_of(array))
 
-    def begin(self, array: Any) -> Transport:
+    def begin(self, array: LocalArray) -> Transport:
         """Begin a collective call, and return the transport of `array`. Collective.
 
         Validate first: after an error, call :meth:`reject` instead, which notifies the other ranks.
@@ -583,8 +587,8 @@ class Communicator:
     def _run(
         self,
         kind: str,
-        x: Any,
-        out: Any,
+        x: LocalArray,
+        out: LocalArray,
         op: str | None = None,
         root: int | None = None,
         counts: Sequence[int] | None = None,
@@ -619,7 +623,7 @@ class Communicator:
             return partial(_completed, pending, call)
         return call.target if call.out is None else call.copied()
 
-    def _exchange(self, kind: str, x: Any, dest: Any, out: Any, source: Any, tag: int) -> Any:
+    def _exchange(self, kind: str, x: LocalArray, dest: Any, out: LocalArray, source: Any, tag: int) -> Any:
         """Send `x` to `dest`, receive `out` from `source`, or both, as `kind` says; return `out`."""
         sends, receives, landing = [], [], out
         engine = None
@@ -652,7 +656,7 @@ class Communicator:
             out[...] = landing
         return out
 
-    def _traced(self, kind: str, x: Any, *arguments: Any, **ends: Any) -> Any:
+    def _traced(self, kind: str, x: LocalArray, *arguments: Any, **ends: Any) -> Any:
         """Run a method on JAX arrays, by the primitives of their engine."""
         if counted:
             messages.record(kind, x.size, x.nbytes)
@@ -723,7 +727,7 @@ class Communicator:
         return None if control is None else self._derive(control)
 
 
-def _if_like(x: Any, out: Any) -> Any:
+def _if_like(x: LocalArray, out: LocalArray) -> Any:
     """Return `out` if it is a contiguous, writeable array like `x`, else ``None``."""
     if out is not x and (out.dtype is not x.dtype or out.shape != x.shape):
         return None
@@ -741,7 +745,7 @@ def _completed(pending: Pending, call: Call) -> Any:
 _of_jax: dict[type, bool] = {np.ndarray: False}
 
 
-def _is_jax(x: Any) -> bool:
+def _is_jax(x: LocalArray) -> bool:
     known = _of_jax.get(type(x))
     if known is None:
         jax = sys.modules.get("jax")

@@ -202,12 +202,12 @@ class Mesh:
         header = bytearray(_HEADER.size)
         while True:
             yield memoryview(header)
-            context, tag, size, more = _HEADER.unpack(header)
+            context, tag, size, unfinished = _HEADER.unpack(header)
             if size > MAX_FRAME_BYTES:
                 raise ConnectionError(f"a frame of {size} bytes")
             frames.append(bytearray(size))
             yield memoryview(frames[-1])
-            if not more:
+            if not unfinished:
                 content = frames[0] if len(frames) == 1 else bytearray().join(frames)
                 frames = []
                 self._deliver((peer, context, tag), content)

@@ -16,13 +16,13 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeAlias
 
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm.call import KINDS, Call
 from collops.comm.reductions import LOGICAL, OPERATIONS, divide
 
 SHORT_BYTES = 1 << 18
 """Arrays of up to this size are sent to every rank, in one round."""
-KEPT_BYTES, KEPT_SETS = 1 << 20, 16
+MAX_CACHED_BYTES, MAX_CACHED_SHAPES = 1 << 20, 16
 """Limits of the cache of receive buffers: bytes for one shape, and number of shapes."""
 
 Part: TypeAlias = tuple[int, Any]
@@ -47,14 +47,16 @@ class Messenger(Protocol):
     def ready(self) -> Hashable:
         """Wait until messages may access the arrays of the current stream; return its handle."""
 
-    def part(self, array: Any, begin: int, end: int) -> Any:
+    def part(self, array: LocalArray, begin: int, end: int) -> Any:
         """Return the memory of some elements of a contiguous array, for messages; the array must outlive them."""
 
     def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> Parts:
         """Start messages of a collective call of some `kind`; after an error, `memory` is kept alive."""
         ...
 
-    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: Any) -> None:
+    def copy(
+        self, target: LocalArray, target_bounds: Bounds, source: LocalArray, source_bounds: Bounds, stream: Any
+    ) -> None:
         """Copy elements of a contiguous array to another one, on the stream that :meth:`ready` returned."""
 
 
@@ -71,7 +73,7 @@ class CallsByMessages:
         self.functions: dict[tuple[Any, str], Callable[..., Any]] = {}
         self._rank = rank
         self._size = size
-        self._others = [peer for peer in range(size) if peer != rank]
+        self._peers = [peer for peer in range(size) if peer != rank]
         self._nothing: list[Bounds | None] = [None] * size
         self._messenger = messenger
         self._receive_buffers: dict[Hashable, tuple[list[Any], list[Part]]] = {}
@@ -142,7 +144,7 @@ class CallsByMessages:
         self._reduced(call, blocks, _view(source, own_block), _view(target, own_block))
         self._move(call.kind, target, [own_block] * self._size, target, blocks)
 
-    def _reduced(self, call: Call, leaving: Sequence[Bounds | None], own_values: Any, target: Any) -> None:
+    def _reduced(self, call: Call, leaving: Sequence[Bounds | None], own_values: Any, target: LocalArray) -> None:
         """Send parts of the source, and reduce `mine` and what arrives into `target`, all of one shape.
 
         `target` may be memory that is sent.
@@ -170,19 +172,19 @@ class CallsByMessages:
             out = target if rank_number == last_rank else total if rank_number == rank else operand
             combine(total, operand, out=out)
             total = out
-        if target.nbytes * last_rank <= KEPT_BYTES:
+        if target.nbytes * last_rank <= MAX_CACHED_BYTES:
             self._receive_buffers[key] = buffers
-            if len(self._receive_buffers) > KEPT_SETS:
+            if len(self._receive_buffers) > MAX_CACHED_SHAPES:
                 del self._receive_buffers[next(iter(self._receive_buffers))]
 
     def _landing(self, like: Any) -> tuple[list[Any], list[Part]]:
         """Return receive buffers like a contiguous array, one for each other rank, and the receives."""
         empty = engine_of(like).empty
-        arrays = [empty(like.shape, like.dtype) for _ in self._others]
+        arrays = [empty(like.shape, like.dtype) for _ in self._peers]
         parts = (self._messenger.part(array, 0, like.size) for array in arrays)
-        return arrays, list(zip(self._others, parts, strict=True)) if like.size else []
+        return arrays, list(zip(self._peers, parts, strict=True)) if like.size else []
 
-    def _function(self, array: Any, op: str) -> Callable[..., Any]:
+    def _function(self, array: LocalArray, op: str) -> Callable[..., Any]:
         """Return the function that combines two arrays of this dtype."""
         dtype = array.dtype
         name = LOGICAL.get(op, op) if dtype.kind == "b" else op
@@ -193,7 +195,12 @@ class CallsByMessages:
         return function
 
     def _move(
-        self, kind: str, source: Any, leaving: Sequence[Bounds | None], target: Any, arriving: Sequence[Bounds | None]
+        self,
+        kind: str,
+        source: LocalArray,
+        leaving: Sequence[Bounds | None],
+        target: LocalArray,
+        arriving: Sequence[Bounds | None],
     ) -> None:
         """Send parts of `source` and receive parts of `target`: bounds for each rank, this one included."""
         sends, receives = self._to_others(source, leaving), self._to_others(target, arriving)
@@ -210,11 +217,11 @@ class CallsByMessages:
             parts.received(number)
         parts.sent()
 
-    def _to_others(self, array: Any, bounds: Sequence[Bounds | None]) -> list[Part]:
+    def _to_others(self, array: LocalArray, bounds: Sequence[Bounds | None]) -> list[Part]:
         """Return the parts of an array that are messages, given the bounds of the elements for each rank."""
         parts: list[Part] = []
         latest = memory = None
-        for peer in self._others:
+        for peer in self._peers:
             part_bounds = bounds[peer]
             if part_bounds is not None and part_bounds[0] < part_bounds[1]:
                 if part_bounds is not latest:
@@ -222,7 +229,7 @@ class CallsByMessages:
                 parts.append((peer, memory))
         return parts
 
-    def _is_short(self, array: Any) -> bool:
+    def _is_short(self, array: LocalArray) -> bool:
         return self._size == 2 or array.nbytes <= SHORT_BYTES
 
     def _at_root(self, call: Call, bounds: Bounds | None) -> list[Bounds | None]:
@@ -230,13 +237,13 @@ class CallsByMessages:
         bounds_by_rank[call.root] = bounds
         return bounds_by_rank
 
-    def _blocks(self, array: Any) -> list[Bounds]:
+    def _blocks(self, array: LocalArray) -> list[Bounds]:
         """Return the bounds of one block for each rank."""
         return list(
             pairwise(accumulate(((array.size + number) // self._size for number in range(self._size)), initial=0))
         )
 
-    def _pieces(self, array: Any, counts: Sequence[int] | None) -> Any:
+    def _pieces(self, array: LocalArray, counts: Sequence[int] | None) -> Any:
         """Return the bounds of consecutive pieces, by default equal ones; ``None`` for each rank without an array."""
         if array is None:
             return self._nothing
@@ -246,15 +253,15 @@ class CallsByMessages:
         return list(pairwise(accumulate(counts, initial=0)))
 
 
-def _flat(array: Any) -> Any:
+def _flat(array: LocalArray) -> Any:
     return array if array.ndim == 1 else array.reshape(-1)
 
 
-def _view(array: Any, bounds: Bounds) -> Any:
+def _view(array: LocalArray, bounds: Bounds) -> Any:
     return _flat(array)[slice(*bounds)]
 
 
-def _combined_in_float32(function: Callable[[Any, Any], Any], a: Any, b: Any, out: Any) -> None:
+def _combined_in_float32(function: Callable[[Any, Any], Any], a: Any, b: Any, out: LocalArray) -> None:
     out[...] = function(a.astype("float32"), b.astype("float32")).astype(out.dtype)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from collops._forks import end_child_without, register_at_exit
 from collops._launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
+from collops.backend import LocalArray
 from collops.comm import tcp
 from collops.comm.agreement import name_ranks
 from collops.comm.call import KINDS, Call
@@ -375,7 +376,7 @@ class MpiTransport(Transport):
         leaving = [comm.Isend(part, peer) for peer, part in sends]
         return _Parts(arriving, leaving, self._failures, kind, memory)
 
-    def part(self, array: Any, begin: int, end: int) -> Any:
+    def part(self, array: LocalArray, begin: int, end: int) -> Any:
         """Return some elements of a contiguous array as MPI moves them."""
         return self._buffer(array.reshape(-1)[begin:end])
 
@@ -449,14 +450,14 @@ class MpiTransport(Transport):
     def _barrier(self, call: Call) -> Any:
         return self._comm.Ibarrier()
 
-    def _memory(self, array: Any) -> Any:
+    def _memory(self, array: LocalArray) -> Any:
         """Return the memory of `array` for MPI. NumPy does not export buffers of bfloat16 arrays, whose kind is V."""
         return array.view(np.uint16) if array.dtype.kind == "V" else array
 
     def _reduction_source(self, call: Call, datatype: Any) -> Any:
         return self._in_place if call.source is call.target else [self._memory(call.source), datatype]
 
-    def _buffer(self, array: Any) -> list[Any]:
+    def _buffer(self, array: LocalArray) -> list[Any]:
         """Return an array as a buffer of MPI, with a datatype of the width of its elements."""
         dtype = array.dtype
         datatype, direct = self._moved.get(dtype) or self._movement(dtype)
@@ -470,7 +471,7 @@ class MpiTransport(Transport):
         movement = self._moved[dtype] = getattr(self._mpi, name), self._direct and dtype.kind != "V"
         return movement
 
-    def _pieces(self, array: Any, counts: Sequence[int]) -> list[Any] | None:
+    def _pieces(self, array: LocalArray, counts: Sequence[int]) -> list[Any] | None:
         """Return consecutive pieces of an array as a buffer of MPI, or ``None`` without an array."""
         if array is None:
             return None
@@ -486,10 +487,10 @@ class DeviceMpi(MpiTransport):
 
     _direct = False
 
-    def _memory(self, array: Any) -> Any:
+    def _memory(self, array: LocalArray) -> Any:
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
-    def part(self, array: Any, begin: int, end: int) -> list[Any]:
+    def part(self, array: LocalArray, begin: int, end: int) -> list[Any]:
         """Return the memory of some elements of a contiguous array as a buffer of MPI."""
         dtype = array.dtype
         width = dtype.itemsize
@@ -518,13 +519,15 @@ class TcpTransport(MpiTransport):
         """Return at once: host arrays need no stream."""
         return 0
 
-    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: object) -> None:
+    def copy(
+        self, target: LocalArray, target_bounds: Bounds, source: LocalArray, source_bounds: Bounds, stream: object
+    ) -> None:
         """Copy elements of a contiguous array to another one."""
         target.reshape(-1)[slice(*target_bounds)] = source.reshape(-1)[slice(*source_bounds)]
 
     start = Transport.start
 
-    def _buffer(self, array: Any) -> Any:
+    def _buffer(self, array: LocalArray) -> Any:
         return array
 
 
@@ -705,7 +708,7 @@ def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:
     return (lambda array: array.ctypes.data) if dtype.kind == "V" else mpi_or_tcp().Get_address
 
 
-def _bytes_of(mpi: Any, array: Any) -> Any:
+def _bytes_of(mpi: Any, array: LocalArray) -> Any:
     if not array.nbytes:
         return bytearray(0)
     address = addresses_of(array.dtype)(array) if hasattr(array, "ctypes") else array.data.ptr

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from collops.backend import LocalArray
 from collops.comm.agreement import gathered_values
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_abort
@@ -448,7 +449,7 @@ class NcclTransport(Transport):
     def _barrier(self, call: Call, stream: int) -> None:
         self.run(Call("allreduce", self._token, self._token, "max"))
 
-    def _to_all(self, source: Any) -> list[tuple[int, int, int]]:
+    def _to_all(self, source: LocalArray) -> list[tuple[int, int, int]]:
         """Return a message of `source` to every rank, this one included; none if it is empty."""
         return [(rank, source.data.ptr, source.nbytes) for rank in range(self._size) if source.size]
 
@@ -535,7 +536,7 @@ def _abort_all() -> None:
 at_abort(_abort_all)
 
 
-def _pieces(array: Any, counts: Sequence[int]) -> list[tuple[int, int, int]]:
+def _pieces(array: LocalArray, counts: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return rank, address and bytes of the consecutive pieces of a contiguous array that are not empty."""
     address, width = array.data.ptr, array.itemsize
     ends = accumulate(counts, initial=0)

@@ -1,7 +1,7 @@
 """Kernels that call NCCL's device functions, from source to machine code, compiled by NVRTC with NCCL's header files.
 
-NVRTC takes the header files for memory that a GPU loads and stores (LSA: windows and barriers). Those for networks
-(GIN) include header files of the system, which it does not have.
+NVRTC compiles the header files for memory that a GPU loads and stores (LSA: windows and barriers). The header files for
+networks (GIN) include header files of the system, which NVRTC does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIBRARIES = {"nvrtc": "nvidia-cuda-nvrtc"}
 _HEADERS = {"nccl": "nvidia-nccl-cu13", "cudart": "nvidia-cuda-runtime", "cccl": "nvidia-cuda-cccl"}
 """The components whose header files kernels need, NCCL first, and the packages that have them."""
 
-# What NCCL's headers include of the C library, as far as they need it.
+# The parts of the C library that NCCL's headers need.
 _INTEGERS = "".join(f"using cuda::std::{sign}int{bits}_t; " for sign in ("", "u") for bits in (8, 16, 32, 64, "ptr"))
 _REPLACED = {
     "stdint.h": f"#include <cuda/std/cstdint>\n{_INTEGERS}",
@@ -55,8 +55,8 @@ def _other_version() -> str | None:
 def compiled_with_nccl(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call the device functions of NCCL's windows.
 
-    ``nccl_device.cuh``, which includes NCCL's headers, is put before `source`. Raises what
-    :func:`collops._nvrtc.compiled` does, and `TransportError` if something is :func:`missing_for_nccl` for that.
+    ``nccl_device.cuh``, which includes NCCL's headers, is put before `source`. Raises the errors of
+    :func:`collops._nvrtc.compiled`, and `TransportError` if a component is missing (see :func:`missing_for_nccl`).
     """
     if (reason := missing_for_nccl()) is not None:
         raise TransportError(f"a kernel that calls NCCL {reason}")

@@ -47,16 +47,15 @@ def missing_for_nvshmem() -> str | None:
 def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()) -> bytes:
     """Return the machine code (cubin) of kernels that call NVSHMEM's device functions.
 
-    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, the parts of these that it needs, or
-    ``collops/nvshmem_device.cuh``. Raises what
-    :func:`collops._nvrtc.compiled` does, and `TransportError` if it cannot be linked, or something is
-    :func:`missing_for_nvshmem` for that.
+    `source` includes ``nvshmem.h`` and ``nvshmemx.h``, parts of them, or ``collops/nvshmem_device.cuh``. Raises the
+    errors of :func:`collops._nvrtc.compiled`, and `TransportError` if linking fails or a component is missing (see
+    :func:`missing_for_nvshmem`).
     """
     if (reason := missing_for_nvshmem()) is not None:
         raise TransportError(f"a kernel that calls NVSHMEM {reason}")
     folders = [folder for name in _HEADERS if (folder := headers(name)) is not None]
-    # uint64_t is `unsigned long long` for NVRTC, but `unsigned long` for the compiler of the library, whose functions
-    # have other symbols then.
+    # uint64_t is `unsigned long long` for NVRTC, but `unsigned long` for the compiler of the library, so that the
+    # symbols of functions differ.
     paths = {name: next((path for folder in folders if (path := folder / name).exists()), None) for name in _INTEGERS}
     replaced = {
         name: path.read_text(encoding="utf-8").replace("long long", "long")
@@ -69,7 +68,7 @@ def linked_with_nvshmem(source: str, processor: str, options: Sequence[str] = ()
 
 
 def _linked(code: bytes, processor: str, library: Path) -> bytes:
-    """Return the code with what it needs of a library."""
+    """Return the code linked with the functions that it needs of a library."""
     from cuda.bindings import nvjitlink
 
     kinds = nvjitlink.InputType

@@ -1,9 +1,9 @@
 """Short sums, all-to-alls and exchanges between GPUs of one host, by kernels that store into each other's memory.
 
 NCCL takes 7 to 11 µs for a few numbers between such GPUs, and an iteration of CGLS waits for up to three sums and two
-exchanges of halos, one after another. `peer_stores.cu` explains the kernels. Every rank has some memory for the
-communicator, which the others map by CUDA's handles for other processes. These need nothing but the control plane, and
-serve any ranks of a host, whereas NVSHMEM's heap serves the ranks of one communicator only.
+exchanges of halos, one after another. `peer_stores.cu` explains the kernels. Every rank allocates memory for the
+communicator, which the other ranks map by CUDA's interprocess handles. The handles need only the control plane, and
+work for any ranks of a host, whereas NVSHMEM's heap serves the ranks of one communicator only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
+from collops.backend import LocalArray
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
@@ -25,31 +26,31 @@ from collops.comm.transport import KnownExchange
 __all__ = ["kernel_source", "map_memory", "unmap_memory"]
 
 LIMIT = 128 << 10
-"""Bytes of the longest array, or of its part for each rank. Two H100 take less time than NCCL also with eight times as
-much, but every rank sends twice its values to each of the others."""
+"""Maximum size of an array, or of its part for each rank, in bytes. Two H100 are faster than NCCL even at eight times
+this size, but every rank sends twice its values to every other rank."""
 MESSAGE_LIMIT = 32 << 10
-"""Bytes of the longest message of an exchange between two ranks."""
+"""Maximum size of a message of an exchange between two ranks, in bytes."""
 _CHUNK = 256  # packets of a block
 _WARP, _MAX_THREADS = 32, _CHUNK
 _MAX_RANKS, _PACKET, _WORD = 8, 16, 4  # as in peer_stores.cu, and the bytes of a packet and of a word
 _VALUES = _PACKET // 2  # bytes of values in a packet
 _SUM_BLOCKS, _PAIR_BLOCKS = (limit // (_VALUES * _CHUNK) for limit in (LIMIT, MESSAGE_LIMIT))  # of an inbox
-_GRANULE = 2 << 20  # bytes; the driver maps no less into another process
+_GRANULE = 2 << 20  # bytes; the smallest size that the driver maps into another process
 _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's types
 _FLOAT, _ALLTOALL = 7, 4
-_LEGACY = 1  # the last handle of the default stream that all streams wait for, which cannot be recorded
+_LEGACY = 1  # largest handle of the legacy default stream, which cannot be recorded
 Message: TypeAlias = tuple[int, int, int]
 _retained: list[Any] = []
-"""Memory that kernels of this rank or of others may use after nothing else refers to it."""
+"""Memory that kernels of any rank may still use after the last reference to it is gone."""
 
 
 class PeerStores:
-    """Launches the short calls of one communicator. All ranks launch the same ones, in the same order.
+    """Launches the short calls of one communicator. All ranks launch the same calls, in the same order.
 
     Only the ranks that have messages launch an exchange.
 
-    On each device they run in this order, whatever the stream. Only the program can order a CUDA graph that has
-    recorded some with those that are launched on other streams meanwhile.
+    On each device the calls run in this order, whatever the stream. The program must order a CUDA graph that contains
+    calls with calls launched on other streams at the same time.
 
     Parameters
     ----------
@@ -89,18 +90,18 @@ class PeerStores:
         _forget(self._link, self._abort_memory)
         unmap_memory(control, self._memory)
 
-    def add_up(self, source: Any, target: Any, nccl_type: int, stream: int) -> bool:
+    def add_up(self, source: LocalArray, target: LocalArray, nccl_type: int, stream: int) -> bool:
         """Add up contiguous arrays of all ranks on the current stream, whose handle is `stream`.
 
         Returns whether the kernel takes arrays of this size and NCCL's type.
         """
         return self._launch(source, target, source.nbytes, _TYPES.get(nccl_type), stream)
 
-    def alltoall(self, source: Any, target: Any, stream: int) -> bool:
+    def alltoall(self, source: LocalArray, target: LocalArray, stream: int) -> bool:
         """Send each rank its block of a contiguous array; see :meth:`add_up`."""
         return self._launch(source, target, source.nbytes // self._size, _ALLTOALL, stream)
 
-    def _launch(self, source: Any, target: Any, nbytes: int, kind: int | None, stream: int) -> bool:
+    def _launch(self, source: LocalArray, target: LocalArray, nbytes: int, kind: int | None, stream: int) -> bool:
         launch = self._launches.get((nbytes, kind))
         if launch is None:
             if kind is None or nbytes % _WORD or not 0 < nbytes <= LIMIT:
@@ -114,7 +115,7 @@ class PeerStores:
     def exchange(
         self, sends: Sequence[Message], receives: Sequence[Message], stream: Any, known: KnownExchange
     ) -> tuple[Sequence[Message], Sequence[Message]]:
-        """Send and receive the short messages of an exchange on `stream`, and return the other ones.
+        """Send and receive the short messages of an exchange on `stream`, and return the remaining messages.
 
         Messages are the other rank, an address and a number of bytes; see :class:`~collops.exchange.ExchangePlan`.
         """
@@ -146,7 +147,7 @@ class PeerStores:
         self._barrier_launch.launch_at([self._one.data.ptr] * 2, stream.ptr)
 
     def abort(self) -> None:
-        """End all kernels that wait for other ranks, now and later; their results mean nothing."""
+        """End all kernels that wait for other ranks, now and later; their results are undefined."""
         self._flag[0] = 1
 
     def _prepared(self, words: int, kind: int) -> Launch:
@@ -157,9 +158,9 @@ class PeerStores:
     def _prepared_exchange(
         self, sends: Sequence[Message], receives: Sequence[Message]
     ) -> tuple[Launch | None, list[int], list[list[int]] | None]:
-        """Return the launch of an exchange, the places of its addresses among all messages, and all other places.
+        """Return the launch of an exchange, the indices of its messages, and the indices of all other messages.
 
-        Two ranks decide alike which messages between them are short: by their numbers and lengths, not by addresses.
+        Both ranks of a pair select the same short messages: by their numbers and lengths, not by addresses.
         """
         short_peers: set[int] = set()
         indices: list[int] = []
@@ -170,7 +171,7 @@ class PeerStores:
             lengths = [sum(part[index][2] for index in end) for part, end in zip((sends, receives), ends, strict=True)]
             if max(map(len, ends)) == 1 and max(lengths) <= MESSAGE_LIMIT:
                 short_peers.add(peer)
-                # A message that the pair does not have is empty, wherever it lies.
+                # A missing message of a pair is an empty one, at any address.
                 indices += [ends[0][0] if ends[0] else 0, len(sends) + ends[1][0] if ends[1] else 0]
                 facts += [peer, *lengths]
                 packets = max(packets, -(-max(lengths) // _VALUES))
@@ -187,7 +188,7 @@ class PeerStores:
         return launch, indices, remaining if any(remaining) else None
 
     def _follow(self, stream: Any) -> None:
-        """Order a stream after the one of the last launch, unless only one of them is being recorded."""
+        """Order a stream after the stream of the last launch, unless only one of them is being recorded."""
         if _recorded(stream) == _recorded(self._last):
             self._event.record(self._last)
             stream.wait_event(self._event)
@@ -200,9 +201,9 @@ def memory_bytes(size: int) -> int:
 
 
 def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
-    """Return what runs the short calls of the ranks of `control`, ``None`` where NCCL has to, and the reason.
+    """Return the launcher of short calls for the ranks of `control`, or ``None`` if NCCL runs them, and the reason.
 
-    `nodes` has the first rank of each rank's node. Collective; all ranks decide alike.
+    `nodes` has the first rank of each rank's node. Collective; the result is the same on all ranks.
     """
     if len(set(nodes)) > 1:
         return None, "NCCL, since the ranks are on several hosts"
@@ -225,10 +226,10 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
 
 
 def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
-    """Return the addresses by which this rank reaches new zeros of every rank, or a problem. Collective.
+    """Allocate zeros on every rank, map them, and return their addresses on this rank, or a problem. Collective.
 
-    Once all ranks have theirs, the memory is kept until :func:`unmap_memory`, since other ranks may reach it until
-    then. Before, no rank has mapped any, and it is freed. All ranks decide alike.
+    Once all ranks have mapped the memory, it is kept until :func:`unmap_memory`, since other ranks may access it. If
+    mapping fails on a rank, it is freed. The result is the same on all ranks.
     """
     runtime = cupy.cuda.runtime
     addresses, handle, problem, memory = [], "", "", None
@@ -254,7 +255,7 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
 
 
 def unmap_memory(control: Any, addresses: Sequence[int]) -> None:
-    """Free what :func:`map_memory` has made, which no rank uses any more. Collective."""
+    """Free the memory of :func:`map_memory`, which no rank uses any more. Collective."""
     for rank, address in enumerate(addresses):
         if rank != control.rank:
             cupy.cuda.runtime.ipcCloseMemHandle(address)
@@ -267,7 +268,7 @@ def _forget(*objects: Any) -> None:
 
 
 def _recorded(stream: Any) -> bool:
-    """Return whether a CUDA graph records what is launched on a stream now."""
+    """Return whether a CUDA graph is recording a stream."""
     return stream.ptr > _LEGACY and stream.is_capturing()
 
 

@@ -1,9 +1,9 @@
-"""The dtypes and the reductions that messages know: what each means, and what MPI and NCCL call it.
+"""The dtypes and reductions of messages: their meaning, and their names in MPI and NCCL.
 
 The rules follow NumPy's reductions on each dtype: on booleans ``sum`` and ``max`` are *or*, ``prod`` and ``min`` are
 *and*; ``min`` and ``max`` of floating numbers are NaN if any operand is. On one rank every reduction returns the values
-as they are; on several, logical operations on integers return truth values, 0 and 1. A reduction without a meaning
-raises here, before a message is sent, so that all transports agree on it.
+unchanged; on several, logical operations on integers return truth values, 0 and 1. An undefined reduction raises an
+error here, before a message is sent, so that all transports behave alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 
 __all__ = [
@@ -35,11 +36,11 @@ class Dtype(NamedTuple):
     Attributes
     ----------
     mpi : str
-        Name of MPI's datatype. MPI has no half types: functions of ours reduce them as 16-bit words.
+        Name of MPI's datatype. MPI has no half types: user-defined operations reduce them as 16-bit words.
     nccl : int or None
-        Number of NCCL's datatype; ``None`` where NCCL has none, so that elements are reduced as 32-bit integers.
+        Number of NCCL's datatype; ``None`` if NCCL lacks it, so that elements are reduced as 32-bit integers.
     width : int
-        How many numbers of NCCL's datatype make one element.
+        Count of NCCL's datatype in one element.
     """
 
     mpi: str
@@ -65,7 +66,7 @@ DTYPES = {  # the native library numbers them in this order
     "complex128": Dtype("C_DOUBLE_COMPLEX", 8, 2),
 }
 HALF = ("float16", "bfloat16")
-LONG_DTYPES = {  # of hosts only, and called after their width; where that is float64's, the name above counts
+LONG_DTYPES = {  # on hosts only, and named by their width; if it equals the width of float64, the name above is used
     np.dtype(np.longdouble).name: Dtype("LONG_DOUBLE"),
     np.dtype(np.clongdouble).name: Dtype("C_LONG_DOUBLE_COMPLEX"),
 }
@@ -77,7 +78,7 @@ MOVED_BY_MPI = {
     16: "C_DOUBLE_COMPLEX",
     32: "C_LONG_DOUBLE_COMPLEX",
 }
-"""By bytes of an element: MPI's datatype for elements that are moved and not reduced."""
+"""MPI's datatype, by element size in bytes, for elements that are moved but not reduced."""
 
 
 class Operation(NamedTuple):
@@ -115,10 +116,10 @@ def check_dtype(dtype: Any) -> None:
 
 
 def check_reduction(op: str, dtype: Any) -> None:
-    """Raise `UnsupportedTypeError` unless a reduction has a meaning for a dtype.
+    """Raise `UnsupportedTypeError` unless a reduction is defined for a dtype.
 
-    It has none for unknown operations, products and orderings of complex numbers, averages of integers and booleans
-    (they would be rounded), logical operations on inexact numbers, and dtypes that are no numbers.
+    Undefined are unknown operations, products and orderings of complex numbers, averages of integers and booleans
+    (they would be rounded), logical operations on inexact numbers, and non-numeric dtypes.
     """
     if not isinstance(op, str) or op not in OPERATIONS:
         raise UnsupportedTypeError(f"there is no reduction {op!r}; choose one of {', '.join(OPERATIONS)}")
@@ -135,10 +136,10 @@ def check_reduction(op: str, dtype: Any) -> None:
 
 
 def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
-    """Return NCCL's numbers of the datatype and the operation, and the numbers that make an element.
+    """Return NCCL's numbers of the datatype and the operation, and the datatype's count in one element.
 
     ``None`` if NCCL has no such datatype or operation, so that the reduction must be :func:`widened`. Raises
-    `UnsupportedTypeError` if the dtype is none of ``DTYPES``.
+    `UnsupportedTypeError` if the dtype is not in ``DTYPES``.
     """
     known, operation = DTYPES.get(dtype.name), OPERATIONS[op].nccl
     if known is None:
@@ -147,14 +148,14 @@ def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
 
 
 def library_loses_nan(op: str | None, dtype: Any) -> bool:
-    """Return whether MPI and NCCL may ignore a NaN in this reduction, each rank in another way.
+    """Return whether MPI and NCCL may ignore a NaN in this reduction, differently on each rank.
 
     Both compare floating numbers, and every comparison with NaN is false.
     """
     return op in ("min", "max") and dtype.kind in "fV"
 
 
-def as_integers(x: Any, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
+def as_integers(x: LocalArray, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
     """Return integers to reduce in place of `x`, the operation, and a function that converts the result.
 
     `xp` is the array namespace of `x`. These are the reductions that NCCL does not have, or in which it loses NaN.
@@ -168,11 +169,11 @@ def as_integers(x: Any, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any
     return values, _OF_ZEROS_AND_ONES.get(named, named), lambda y: (y & 1 if last_bit else y).astype(dtype)
 
 
-def sortable(x: Any, op: str, xp: Any) -> Any:
+def sortable(x: LocalArray, op: str, xp: Any) -> Any:
     """Return integers that `op`, min or max, reduces as NumPy reduces the floating numbers `x`: any NaN is the result.
 
-    The bits of a number of positive sign, read as an integer, have the order of the numbers; those of negative sign
-    have it once all bits but the sign are inverted. A NaN becomes the extreme integer. Half types are widened to 32
+    Read as integers, the bits of positive numbers have the order of the numbers, and the bits of negative numbers have
+    it once all bits but the sign are inverted. A NaN becomes the extreme integer. Half types are widened to 32
     bits. :func:`unsorted` is the inverse.
     """
     widened = x if x.dtype.itemsize > 2 else x.astype(xp.float32)
@@ -192,8 +193,8 @@ def _integer_like(dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
-def divide(array: Any, size: int) -> None:
+def divide(array: LocalArray, size: int) -> None:
     """Turn a sum into an average in the array's own dtype (bfloat16 has no in-place division by an int)."""
-    # NumPy divides complex numbers by way of a reciprocal, which rounds once more.
+    # NumPy divides complex numbers through a reciprocal, which rounds once more.
     for part in (array.real, array.imag) if array.dtype.kind == "c" else (array,):
         part[...] = (part / size).astype(part.dtype)

@@ -1,4 +1,4 @@
-"""A second device stream, for work that overlaps with what the caller launches meanwhile."""
+"""A second device stream, for work that overlaps with the work that the caller launches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collops.comm.transport import Pending
 __all__ = ["HIGHEST_PRIORITY", "SideStream"]
 
 HIGHEST_PRIORITY = -5
-"""Priority of a stream; a device that has fewer priorities takes its highest."""
+"""Priority of a stream; a device with fewer priorities uses its highest."""
 
 _MARKS = 16
 
@@ -31,7 +31,7 @@ class _Mark(Pending):
 class SideStream(Pending):
     """A stream that events order after the caller's current stream and back; a CUDA graph can capture both.
 
-    Its work runs first if its `priority` is the lower number.
+    A lower `priority` number runs first.
     """
 
     def __init__(self, priority: int | None = None) -> None:
@@ -40,7 +40,8 @@ class SideStream(Pending):
         self._current = cupy.cuda.get_current_stream
         self.stream = cupy.cuda.Stream(non_blocking=True, priority=priority)
         self._ready = cupy.cuda.Event(disable_timing=True)
-        # One that is used again is a later point of the same stream: it is waited for longer than need be, but no less.
+        # A reused event is a later point of the same stream: waiting for it takes longer than necessary, but never
+        # less.
         self._marks = cycle([_Mark(cupy.cuda) for _ in range(_MARKS)])
         self._last = next(self._marks)
 
@@ -51,7 +52,7 @@ class SideStream(Pending):
         return self.stream
 
     def end(self) -> Pending:
-        """Return what orders the current stream after the work so far, but not after later work, when waited for."""
+        """Return an object whose wait orders the current stream after the work so far, but not after later work."""
         self._last = mark = next(self._marks)
         mark.event.record(self.stream)
         return mark

@@ -1,7 +1,7 @@
-"""The transports of device arrays over MPI: through pinned host memory, or on device pointers where MPI takes them.
+"""The transports of device arrays over MPI: through pinned host memory, or on device pointers if MPI is GPU-aware.
 
-Staged arrays go in chunks, so that the copy of one chunk off the device overlaps with the message of the chunk before.
-The host waits for the device here; there is no other way.
+Staged arrays are pipelined in chunks: the copy of a chunk off the device overlaps with the message of the previous one.
+The host has to synchronise with the device.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm.call import Call
 from collops.comm.failure import Failures
 from collops.comm.messages import Bounds, CallsByMessages
@@ -72,7 +73,7 @@ class StagedTransport(Transport):
         return np.frombuffer(memory, dtype=like.dtype, count=like.size).reshape(like.shape)
 
     def _run_in_chunks(self, call: Call) -> None:
-        """Run the call on chunk after chunk, while the next one is copied off the device."""
+        """Run the call on each chunk, while the next one is copied off the device."""
         stream = self._cupy.cuda.get_current_stream()
         sources = list(_chunks(call.source))
         targets = [None] * len(sources) if call.target is None else list(_chunks(call.target))
@@ -112,7 +113,7 @@ class StagedTransport(Transport):
 class GpuAwareTransport(Transport):
     """Device pointers given to MPI, once the current stream is idle.
 
-    At level ``all`` MPI's collective calls run where they can; every other call is made of messages. For levels see
+    At level ``all`` MPI's collective calls are used where possible; all other calls consist of messages. For levels see
     :func:`collops.comm.mpi.gpu_awareness`.
     """
 
@@ -171,7 +172,9 @@ class GpuAwareTransport(Transport):
         stream.synchronize()
         return stream.ptr
 
-    def copy(self, target: Any, target_bounds: Bounds, source: Any, source_bounds: Bounds, stream: int) -> None:
+    def copy(
+        self, target: LocalArray, target_bounds: Bounds, source: LocalArray, source_bounds: Bounds, stream: int
+    ) -> None:
         """Copy elements of a contiguous array to another one, without views of them."""
         runtime, width = self._cupy.cuda.runtime, source.itemsize
         (to, _), (start, end) = target_bounds, source_bounds
@@ -196,8 +199,8 @@ class _StagedPending(Pending):
         self._stream.synchronize()  # the pinned buffers go back to the pool now
 
 
-def _chunks(array: Any) -> Iterator[Any]:
-    """Flat views of at most ``CHUNK_BYTES``; one empty view of an empty array, so that every rank sends as often."""
+def _chunks(array: LocalArray) -> Iterator[Any]:
+    """Flat views of at most ``CHUNK_BYTES``; one empty view of an empty array, so that all ranks send as many."""
     flat = array.ravel()
     step = max(1, CHUNK_BYTES // array.dtype.itemsize)
     for start in range(0, max(1, flat.size), step):

@@ -1,8 +1,8 @@
 """Symmetric memory: an array that every rank of a node can address, with one-sided copies and signals.
 
-The same program runs on hosts and on GPUs. :class:`Symmetric` is the memory of a single rank, :class:`SharedWindow` is
-that of several ranks on a host, and :mod:`collops.comm.symmetric_device` and :mod:`collops.comm.symmetric_nccl` have
-those of GPUs.
+The same program runs on hosts and on GPUs. :class:`Symmetric` is the memory of a single rank,
+:class:`SharedWindow` the memory of several ranks on a host; :mod:`collops.comm.symmetric_device` and
+:mod:`collops.comm.symmetric_nccl` have the classes for GPUs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from collops._forks import at_fork
-from collops.backend import Engine, engine, memory_of
+from collops.backend import Engine, LocalArray, engine, memory_of
 from collops.comm.agreement import collective_errors
 from collops.comm.ending import wait_for_ends
 from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
@@ -34,21 +34,21 @@ Where: TypeAlias = Any
 _VALUES = 1 << 64  # of a signal
 _PAGE = 4096
 _ATOMIC_SIZES = (4, 8)
-_SHARED_FILES = "/dev/shm"  # where Linux keeps memory that processes share
-_MAX_IN_USE = 1024  # windows and communicators of this process: MPICH ends programs that need more than 2048
+_SHARED_FILES = "/dev/shm"  # Linux's file system for shared memory
+_MAX_IN_USE = 1024  # windows and communicators of this process: MPICH aborts programs that need more than 2048
 
 
 class _Owner:
-    """The owner of memory: arrays refer to it, and it to nothing."""
+    """The owner of memory: arrays refer to it, and it has no references."""
 
 
 class Symmetric:
     """An array on every rank of a communicator, of one shape, that all of them can address.
 
-    Made by :meth:`Communicator.symmetric`. Memory begins as zeros and lives until :meth:`free` or the end of a ``with``
-    block. Freeing is collective: memory that no rank can reach any more, neither by this object nor by an array of it,
-    is freed when these ranks next make symmetric memory or a communicator, or at the end of the program. Methods are
-    ordered on the caller's current stream; on hosts, by the program.
+    Made by :meth:`Communicator.symmetric`. Memory is initialised to zeros and lives until :meth:`free` or the end of a
+    ``with`` block. Freeing is collective: memory that has no references on any rank, neither from this object nor from
+    an array of it, is freed when these ranks next make symmetric memory or a communicator, or at the end of the
+    program. Methods are ordered on the caller's current stream; on hosts, by the program.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Symmetric:
     shape, dtype
         Shape and element type of every rank's array.
     signals : int
-        How many signals every rank has: unsigned 64-bit numbers that begin as 0, and that other ranks set.
+        Number of signals on every rank: unsigned 64-bit numbers, 0 at first, that other ranks set.
     """
 
     def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine) -> None:
@@ -71,7 +71,7 @@ class Symmetric:
         self._owner = _Owner()
         self._key: str | None = None  # of several ranks' memory
         self._allocate(engine)
-        # Always the last to be registered, and so run before what ends MPI and the GPU libraries.
+        # Registered last, and therefore run before the functions that end MPI and the GPU libraries.
         atexit.unregister(_free_all)
         atexit.register(_free_all)
 
@@ -79,7 +79,7 @@ class Symmetric:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # With an error on this rank alone the other ranks would not take part; the end of the program frees it then.
+        # If only this rank has an error, the others would not take part; the end of the program then frees the memory.
         if kind is None or getattr(error, "on_all_ranks", False):
             self.free()
 
@@ -96,12 +96,12 @@ class Symmetric:
         InputError
             If there is no such rank, or the memory has been freed.
         CommunicationError
-            If its memory cannot be addressed from here, because it is on another node: use :meth:`put` and :meth:`get`.
+            If the rank is on another node, so that its memory has no address here: use :meth:`put` and :meth:`get`.
         """
         self._check_rank(rank)
         return self._peer(rank)
 
-    def put(self, source: Any, rank: int, where: Where = ...) -> None:
+    def put(self, source: LocalArray, rank: int, where: Where = ...) -> None:
         """Copy `source` into the part `where` of the memory of `rank`. Not collective.
 
         `rank` sees it after a :meth:`fence` and a signal, or after a :meth:`barrier`.
@@ -109,7 +109,7 @@ class Symmetric:
         Parameters
         ----------
         source : array
-            The new values, in the shape and dtype of that part.
+            The new values, with the shape and dtype of the part.
         rank : int
             Whose memory.
         where : index
@@ -120,18 +120,18 @@ class Symmetric:
         InputError
             If there is no such rank, or the memory has been freed.
         LayoutError, UnsupportedTypeError
-            If `source` is not of the shape, or not of the dtype and engine of that part.
+            If `source` has not the shape, or not the dtype and engine of the part.
         """
         self._check_rank(rank)
         self._put(self._checked(source, where), rank, where)
 
-    def get(self, rank: int, where: Where = ..., *, out: Any) -> Any:
+    def get(self, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
         """Copy the part `where` of the memory of `rank` into `out`, and return it. Not collective."""
         self._check_rank(rank)
         self._get(rank, where, self._checked(out, where))
         return out
 
-    def put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         """Copy as :meth:`put` does, then set a signal of `rank`, which sees the signal only after the values.
 
         Not collective.
@@ -152,33 +152,33 @@ class Symmetric:
     def atomic_add(self, values: Any, rank: int, where: Where = ...) -> None:
         """Add `values` atomically to the part `where` of the memory of `rank`. Not collective.
 
-        Additions to an element by several ranks at once are all counted. They are atomic among each other, not with
-        :meth:`put` or with plain stores. `rank` sees them as it sees a :meth:`put`.
+        Concurrent additions of several ranks to an element are all counted. They are atomic among each other, not with
+        :meth:`put` or plain stores. They become visible to `rank` like a :meth:`put`.
 
         Parameters
         ----------
         values : array
-            The addends, in the shape and dtype of that part: integers of 32 or 64 bits, which wrap around.
+            The addends, with the shape and dtype of the part: integers of 32 or 64 bits, which wrap around.
         rank : int
             Whose memory.
         where : index
-            As for :meth:`put`. The part has to be contiguous in memory.
+            As for :meth:`put`. The part must be contiguous in memory.
 
         Raises
         ------
         InputError
             If there is no such rank, or the memory has been freed.
         LayoutError
-            If `values` are not of the shape of the part, or the part is not contiguous.
+            If `values` do not have the shape of the part, or the part is not contiguous.
         UnsupportedTypeError
-            If `values` are not of its dtype and engine, or not integers of 32 or 64 bits.
+            If `values` do not have its dtype and engine, or are not integers of 32 or 64 bits.
         """
         self._check_rank(rank)
         values, offset = self._atomic(values, where)
         self._fetch_add(values, rank, offset, None)
 
-    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
-        """Add as :meth:`atomic_add` does, and return in `out` the elements from before. Not collective.
+    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
+        """Add as :meth:`atomic_add` does, and return the previous elements in `out`. Not collective.
 
         Parameters
         ----------
@@ -208,10 +208,10 @@ class Symmetric:
             self._fetch_add(values, rank, offset, fetched)
         return out
 
-    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: Any) -> Any:
-        """Replace the elements of `rank` that equal `expected`, and return all from before. Not collective.
+    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
+        """Replace the elements of `rank` that equal `expected`, and return the previous ones. Not collective.
 
-        Atomic for each element, among calls of this method: do not add to the same elements at the same time.
+        Atomic for each element, but only among calls of this method: do not add to the same elements concurrently.
 
         Parameters
         ----------
@@ -253,12 +253,12 @@ class Symmetric:
         Parameters
         ----------
         source : str
-            CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or the parts of these that it needs. The
-            addresses that NVSHMEM takes are those of :attr:`local` on the rank that calls; ranks are those of `comm`.
-            For registered memory NCCL's headers are included before it; its functions take ``window``, an attribute of
-            this object, and bytes from the begin of :attr:`local`. (NCCL's address of that place is another one.)
+            CUDA C++ that includes ``nvshmem.h`` and ``nvshmemx.h``, or parts of them. NVSHMEM's functions take
+            addresses in :attr:`local` on the calling rank, and ranks of `comm`. For registered memory NCCL's headers
+            are included before the source; NCCL's functions take ``window``, an attribute of this object, and the
+            offset in bytes from the beginning of :attr:`local`. (NCCL maps it at another address.)
         options : sequence of str
-            Of NVRTC.
+            Options of NVRTC.
 
         Returns
         -------
@@ -281,12 +281,12 @@ class Symmetric:
         """Make a team of NVSHMEM of the ranks of a subcommunicator, for kernels of :meth:`module`. Collective.
 
         All ranks of `comm` call it, each with its own subcommunicator. Kernels translate ranks by
-        ``nvshmem_team_translate_pe`` and call NVSHMEM's collectives on the team; addresses are those of :attr:`local`.
+        ``nvshmem_team_translate_pe`` and call NVSHMEM's collectives on the team, with addresses in :attr:`local`.
 
         Parameters
         ----------
         part : Communicator or None
-            What :meth:`Communicator.split` returned on this rank. The team has its ranks, in its order.
+            The result of :meth:`Communicator.split` on this rank. The team has its ranks, in its order.
 
         Returns
         -------
@@ -299,22 +299,22 @@ class Symmetric:
         UnsupportedTypeError
             If this memory is not in NVSHMEM's heap: on hosts, on a single rank, or in a window of NCCL.
         InputError
-            If `part` has ranks that `comm` has not, or its ranks pass different parts.
+            If `part` has ranks that are not in `comm`, or its ranks pass different parts.
         TransportError
-            If NVSHMEM cannot make the team. It has at most ``NVSHMEM_MAX_TEAMS``, 32 by default, with its own.
+            If NVSHMEM cannot make the team. It supports ``NVSHMEM_MAX_TEAMS``, 32 by default, including its own.
         """
         self._check_allocated()
         return self._team(part)
 
     def wait_signal(self, signal: int, value: int) -> None:
-        """Wait until this rank's signal has reached `value`. Not collective.
+        """Wait until this rank's signal is at least `value`. Not collective.
 
         On GPUs the stream waits, not the host.
 
         Raises
         ------
         CommunicationTimeout
-            On hosts, if it does not come in time (``COLLOPS_TIMEOUT``).
+            On hosts, if the deadline passes (``COLLOPS_TIMEOUT``).
         """
         self._check_signal(signal, value)
         self._wait_signal(signal, value)
@@ -361,7 +361,7 @@ class Symmetric:
         if not 0 <= value < _VALUES:
             raise InputError(f"a signal has values of 0 to 2^64 - 1, not {value}")
 
-    def _checked(self, array: Any, where: Where) -> Any:
+    def _checked(self, array: LocalArray, where: Where) -> Any:
         if not isinstance(array, type(self.local)):
             raise UnsupportedTypeError(
                 f"symmetric memory of {type(self.local).__module__} takes and gives arrays of it, not {type(array)}"
@@ -374,7 +374,7 @@ class Symmetric:
         return array
 
     def _atomic(self, values: Any, where: Where) -> tuple[Any, int]:
-        """Return contiguous values, and the bytes from the begin of the memory to the part."""
+        """Return contiguous values, and the offset of the part in the memory, in bytes."""
         if self.dtype.kind not in "iu" or self.dtype.itemsize not in _ATOMIC_SIZES:
             raise UnsupportedTypeError(f"atomic operations are for integers of 32 or 64 bits, not {self.dtype}")
         values = self._checked(values, where)
@@ -386,14 +386,14 @@ class Symmetric:
         return values if values.flags.c_contiguous else values.copy("C"), offset
 
     @contextmanager
-    def _contiguous(self, out: Any) -> Iterator[Any]:
-        """Give contiguous memory for what `out` will hold."""
+    def _contiguous(self, out: LocalArray) -> Iterator[Any]:
+        """Yield contiguous memory, which is then copied to `out`."""
         fetched = out if out.flags.c_contiguous else out.copy("C")
         yield fetched
         if fetched is not out:
             out[...] = fetched
 
-    # The rest is for a single rank, on any engine. Subclasses override what differs among several.
+    # The methods below are for a single rank, on any engine. Subclasses override them for several ranks.
 
     def _allocate(self, engine: Engine) -> None:
         self.local = engine.xp.zeros(self.shape, self.dtype)
@@ -403,13 +403,13 @@ class Symmetric:
     def _peer(self, rank: int) -> Any:
         return self._peers[rank]
 
-    def _put(self, source: Any, rank: int, where: Where) -> None:
+    def _put(self, source: LocalArray, rank: int, where: Where) -> None:
         self._peer(rank)[where] = source
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         out[...] = self._peer(rank)[where]
 
-    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def _put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         self._put(source, rank, where)
         self._fence()
         self._set_signal(rank, signal, value)
@@ -427,18 +427,18 @@ class Symmetric:
             out[...] = part
         part += values
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         part = self._part(values, rank, offset)
         out[...] = part
         chosen = out == expected
         part[chosen] = values[chosen]
 
     def _part(self, like: Any, rank: int, offset: int) -> Any:
-        """Return the memory of a rank from so many bytes on, in the shape of `like`."""
+        """Return the memory of a rank from an offset in bytes, with the shape of `like`."""
         begin = offset // self.dtype.itemsize
         return self._peer(rank).reshape(-1)[begin : begin + like.size].reshape(like.shape)
 
-    def _address(self, array: Any) -> int:
+    def _address(self, array: LocalArray) -> int:
         return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 
     def _module(self, source: str, options: tuple[str, ...]) -> Any:
@@ -454,7 +454,7 @@ class Symmetric:
         pass
 
     def _forget(self) -> None:
-        """Drop the views of memory that is freed now."""
+        """Drop the views of memory that is being freed."""
         self._peers, self._signals = [], []
 
 
@@ -488,7 +488,7 @@ class SharedWindow(Symmetric):
         array = segment[self._offset : stop].view(self.dtype).reshape(self.shape)
         return array, segment[: 8 * self.signals].view(np.uint64)
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         self._segments.sync()
         super()._get(rank, where, out)
 
@@ -506,7 +506,7 @@ class SharedWindow(Symmetric):
         request = self._segments.start_fetch_add(values, fetched, rank, self._offset + offset)
         self.comm.wait_until(request.Test, "an atomic addition")
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._segments.compare_and_swap(expected, values, out, rank, self._offset + offset)
 
     def _fence(self) -> None:
@@ -519,10 +519,10 @@ class SharedWindow(Symmetric):
 
 
 def _lack_of(size: int) -> MemoryError | None:
-    """Return an error if this machine has too little memory to share, or MPI may have too few communicators left.
+    """Return an error if this machine has too little shared memory, or MPI may run out of communicators.
 
-    Containers often have little memory. MPI would allocate it all the same, and the system would end the program that
-    writes to it. MPICH ends the program if it has no communicator left for a window.
+    Containers often have little memory. MPI would allocate it nevertheless, and the system would kill the program that
+    writes to it. MPICH aborts the program if no communicator is available for a window.
     """
     if (count := in_use()) >= _MAX_IN_USE:
         return MemoryError(
@@ -538,9 +538,9 @@ def _lack_of(size: int) -> MemoryError | None:
 def validated_memory(
     comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int, registered: bool
 ) -> tuple[tuple[int, ...], np.dtype, Engine]:
-    """Return shape, dtype and engine of symmetric memory, for which all ranks ask alike. Collective."""
+    """Return shape, dtype and engine of symmetric memory, which must be equal on all ranks. Collective."""
     with collective_errors(comm):
-        if isinstance(shape, Mapping | Set | str | bytes):  # which may be empty, and then look like a scalar's shape
+        if isinstance(shape, Mapping | Set | str | bytes):  # an empty one would look like the shape of a scalar
             raise InputError(f"the shape of symmetric memory is an integer or a sequence of them, not {shape!r}")
         shape = (shape,) if isinstance(shape, int | np.integer) else shape
         shape = tuple(operator.index(extent) for extent in shape)
@@ -572,7 +572,7 @@ def nbytes_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
 
 
 def _free_all() -> None:
-    """Free all memory that is left, newest first, when the programs of all ranks have ended.
+    """Free all remaining memory, newest first, when the programs of all ranks have ended.
 
     Freeing is collective: MPI would pair these calls with calls of a rank whose program still runs.
     """
@@ -585,7 +585,7 @@ def _free_all() -> None:
                 wait_for_ends(resource.comm.failures, resource.comm.calls)
                 free(key)
     except CommunicationError:
-        pass  # ranks are missing, so that nothing collective can be done any more
+        pass  # ranks have exited, so that collective calls are impossible
 
 
 at_fork(partial(atexit.unregister, _free_all))

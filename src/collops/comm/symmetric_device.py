@@ -1,8 +1,8 @@
 """Symmetric memory of GPUs: NVSHMEM's heap, reached through NVIDIA's nvshmem4py.
 
-Within a node every rank's memory is at an address that any kernel can use; between nodes copies and signals go by
-NVSHMEM's calls on streams. NVSHMEM is started once in a process, for the ranks of the first communicator that asks for
-memory, and ended when the program ends. Its heap grows on all these ranks together, so that other communicators have
+Within a node any kernel can address the memory of every rank; between nodes NVSHMEM's calls on streams carry copies and
+signals. NVSHMEM is initialised once in a process, for the ranks of the first communicator that requests memory, and
+finalised when the program ends. Its heap grows collectively on all these ranks; other communicators therefore use
 windows of NCCL.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from collops._forks import register_at_exit
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
@@ -71,7 +71,7 @@ class DeviceHeap(Symmetric):
         self._barrier()
 
     def _new(self, size: int) -> int:
-        # NVSHMEM ends the program when it lacks memory: check first.
+        # NVSHMEM aborts the program when it runs out of memory: check first.
         self.comm.check(self._library.lack_of(size))
         error: Exception | None = None
         pointer = 0
@@ -95,7 +95,7 @@ class DeviceHeap(Symmetric):
             view = self._views[rank] = self._library.array(address, self.shape, self.dtype, self._owner)
         return view
 
-    def _put(self, source: Any, rank: int, where: Where) -> None:
+    def _put(self, source: LocalArray, rank: int, where: Where) -> None:
         target = self.local[where]
         if source.flags.c_contiguous and target.flags.c_contiguous:
             self._library.bindings.putmem_on_stream(
@@ -104,7 +104,7 @@ class DeviceHeap(Symmetric):
         else:
             super()._put(source, rank, where)
 
-    def _get(self, rank: int, where: Where, out: Any) -> None:
+    def _get(self, rank: int, where: Where, out: LocalArray) -> None:
         source = self.local[where]
         if source.flags.c_contiguous and out.flags.c_contiguous:
             self._library.bindings.getmem_on_stream(
@@ -113,7 +113,7 @@ class DeviceHeap(Symmetric):
         else:
             super()._get(rank, where, out)
 
-    def _put_signal(self, source: Any, rank: int, where: Where, signal: int, value: int) -> None:
+    def _put_signal(self, source: LocalArray, rank: int, where: Where, signal: int, value: int) -> None:
         library = self._library
         target = self.local[where]
         if source.size and source.flags.c_contiguous and target.flags.c_contiguous:
@@ -143,7 +143,7 @@ class DeviceHeap(Symmetric):
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
@@ -160,8 +160,8 @@ class DeviceHeap(Symmetric):
 
     def _team(self, part: Any) -> int:
         self._wait("symmetric memory before a team is made")
-        # NVSHMEM clears a rank's scratch memory after each team, with what other ranks have written there for the next.
-        # No rank leaves this gather, and begins the next, before all ranks have finished the previous one.
+        # NVSHMEM clears a rank's scratch memory after each team, including data of other ranks for the next team. No
+        # rank completes this gather, and begins the next team, before all ranks have finished the previous one.
         proposals = collective_values(self.comm, lambda: self._proposal(part))
         groups = tuple(None if members is None else tuple(members) for members, _ in proposals)
         if any(groups[rank] != group for group in groups if group for rank in group):
@@ -171,7 +171,7 @@ class DeviceHeap(Symmetric):
         return self._teams[groups]
 
     def _proposal(self, part: Any) -> tuple[list[int] | None, int]:
-        """Return the members of this rank's team, and the identifier that it has if this rank is the first of them."""
+        """Return the members of this rank's team, and its identifier if this rank is the first member."""
         if part is None:
             return None, 0
         if not isinstance(part, Communicator):
@@ -206,8 +206,8 @@ class DeviceHeap(Symmetric):
 def _wait_for_device(comm: Any, library: _Library, what: str) -> None:
     """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
 
-    Such calls have barriers of their own, and all barriers share their counters. On the device they have no deadline,
-    and every rank has to come to them.
+    These calls contain barriers, and all barriers share their counters. On the device they have no deadline, and every
+    rank must reach them.
     """
     comm.wait(library.event(), what)
     library.synchronize()
@@ -224,7 +224,7 @@ def _free_heap(comm: Any, library: _Library, teams: dict[Any, int], *pointers: i
 
 
 class _Library:
-    """NVSHMEM, started for ranks `members` of the world: its low-level calls, and what they need of CuPy."""
+    """NVSHMEM, initialised for ranks `members` of the world: its low-level calls, and the CuPy functions they need."""
 
     def __init__(self, comm: Any, members: list[int]) -> None:
         import cupy
@@ -247,7 +247,7 @@ class _Library:
         device = Device(self.device)
         device.set_current()
         nvshmem.core.init(device=device, uid=unique_id, rank=comm.rank, nranks=comm.size, initializer_method="uid")
-        # Before MPI ends, and after the arrays are freed, whose function is registered later.
+        # Runs before MPI is finalised, and after the arrays are freed, whose function is registered later.
         register_at_exit(self._end)
 
     def stream(self) -> int:
@@ -261,7 +261,7 @@ class _Library:
         self._cupy.cuda.Device(self.device).synchronize()
 
     def lack_of(self, size: int) -> MemoryError | None:
-        """Return an error if this GPU lacks memory for `size` bytes more of the heap, which grows in large chunks."""
+        """Return an error if this GPU lacks memory to grow the heap, in large chunks, by `size` bytes."""
         required = -(-size // _CHUNK) * _CHUNK
         free, _ = self._cupy.cuda.runtime.memGetInfo()
         if free < required:
@@ -274,12 +274,12 @@ class _Library:
         return None
 
     def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
-        """Return a CuPy array at an address; kernels take it for memory of this device, also if it is of another."""
+        """Return a CuPy array at an address; for kernels it is memory of this device, even if it belongs to another."""
         memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
     def module(self, source: str, options: tuple[str, ...]) -> Any:
-        """Return kernels that know of NVSHMEM's memory; they are kept, as NVSHMEM tells them of its changes."""
+        """Return kernels registered with NVSHMEM; they are cached, since NVSHMEM updates them when its heap changes."""
         key = (source, options)
         if key not in self._modules:
             processor = f"sm_{self._cupy.cuda.Device(self.device).compute_capability}"
@@ -296,7 +296,7 @@ class _Library:
         return int(identifier[0])
 
     def new_team(self, members: Sequence[int], rank: int, unique_id: int) -> int:
-        """Return the team of `members`, made by all ranks together, or ``NVSHMEM_TEAM_INVALID`` if `rank` is none."""
+        """Return the team of `members`, made by all ranks together; ``NVSHMEM_TEAM_INVALID`` if `rank` is not in it."""
         team = np.full(1, _NO_TEAM, np.int32)
         step = members[1] - members[0] if len(members) > 1 else 1
         if step > 0 and list(members) == list(range(members[0], members[-1] + 1, step)):
@@ -326,9 +326,9 @@ _library: _Library | None = None
 
 
 def _started_library(comm: Any) -> _Library:
-    """Return NVSHMEM, started for the ranks of `comm`. Collective.
+    """Return NVSHMEM, initialised for the ranks of `comm`. Collective.
 
-    Raises `TransportError` on every rank if some rank lacks nvshmem4py, a GPU of its own or a way to other hosts.
+    Raises `TransportError` on every rank if a rank lacks nvshmem4py, its own GPU or a network to other hosts.
     """
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
     import cupy
@@ -340,7 +340,7 @@ def _started_library(comm: Any) -> _Library:
             )
         if comm.device_transport is None:
             raise TransportError("symmetric memory on GPUs needs a GPU on every rank")
-        # NVSHMEM ends the process that cannot reach another host.
+        # NVSHMEM aborts a process that cannot reach another host.
         named = "NVSHMEM_REMOTE_TRANSPORT" in os.environ
         if len(set(comm.nodes)) > 1 and not named and not os.path.isdir(_ADAPTERS):
             raise TransportError(

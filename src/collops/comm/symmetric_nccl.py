@@ -1,7 +1,7 @@
 """Symmetric memory of GPUs in windows of NCCL, whose collectives read and write it without copies.
 
 Unlike NVSHMEM, which has one heap for all ranks of the program, NCCL has windows for each communicator. Kernels store
-into the memory of other ranks at the addresses that NCCL's device functions give them.
+into the memory of other ranks at the addresses that NCCL's device functions return.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm.agreement import collective_errors
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import missing_for_windows
@@ -32,7 +32,7 @@ extern "C" __global__ void addresses(collops::WindowHandle window, void** found)
 
 
 class NcclWindow(Symmetric):
-    """Memory in a window of NCCL, at whose end are the signals.
+    """Memory in a window of NCCL; the signals are at its end.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class NcclWindow(Symmetric):
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
     def _base(self, rank: int) -> int:
-        """Return where this rank addresses the window of `rank`."""
+        """Return the address of the window of `rank` on this rank."""
         if rank == self.comm.rank:
             return self._memory
         if self.comm.nodes[rank] != self.comm.nodes[self.comm.rank]:
@@ -96,7 +96,7 @@ class NcclWindow(Symmetric):
     def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: Any) -> None:
+    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
     def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:

@@ -1,6 +1,6 @@
 """The part of mpi4py's interface that :mod:`collops.comm.mpi` uses, for ranks that were started without MPI.
 
-Its messages travel by TCP (:mod:`collops.comm.mesh`); ranks meet as :mod:`collops.comm.meeting` describes.
+Messages are sent by TCP (:mod:`collops.comm.mesh`); :mod:`collops.comm.meeting` describes the rendezvous.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collops.comm.failure import default_timeout
 from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 
-_SETUP, _BARRIER = -1, -2  # tags that nobody else has
+_SETUP, _BARRIER = -1, -2  # reserved tags
 
 
 class _All:
@@ -40,9 +40,9 @@ class _All:
 
 
 class Group:
-    """Some of the ranks of a world without MPI, in the order of `members`: what is used of mpi4py's communicators.
+    """Some of the ranks of a world without MPI, in the order of `members`, with methods of mpi4py's communicators.
 
-    Values of :meth:`allgather` are what JSON can carry.
+    Values of :meth:`allgather` must be serialisable as JSON.
     """
 
     def __init__(self, mesh: Mesh, members: Sequence[int], name: str) -> None:
@@ -58,16 +58,16 @@ class Group:
 
     @property
     def lost(self) -> set[int]:
-        """Ranks that cannot be reached any more."""
+        """Ranks that can no longer be reached."""
         lost = self._mesh.lost
         return {rank for rank, member in enumerate(self.members) if member in lost} if lost else set()
 
     def Dup(self) -> Group:
-        """Return a group of the same ranks, with messages of its own."""
+        """Return a group of the same ranks, with separate messages."""
         return self._part(self.members)
 
     def Idup(self) -> tuple[Group, Any]:
-        """Return the same, and a request that is complete when all ranks have called this. Collective."""
+        """Return such a group, and a request that is complete when all ranks have called this. Collective."""
         return self.Dup(), self.Ibarrier()
 
     def Split(self, color: Any, key: int = 0) -> Group | None:
@@ -113,7 +113,7 @@ class Group:
         return self._mesh.receive(self.members[source], self._context, tag, _bytes_of(buffer))
 
     def arrivals(self, tag: int) -> Iterator[tuple[int, bytearray]]:
-        """Give the messages of any rank and length that have arrived, each with its sender."""
+        """Return the messages of any rank and length that have arrived, each with its sender."""
         self._mesh.progress()
         for rank, member in enumerate(self.members):
             while (content := self._mesh.take(member, self._context, tag)) is not None:
@@ -164,13 +164,14 @@ class _Persistent:
 
 
 joined: SimpleNamespace | None = None
-"""What :func:`join` has returned; ``None`` as long as this process has not joined any ranks."""
+"""The result of :func:`join`; ``None`` until this process has joined."""
 
 
 def join() -> SimpleNamespace:
-    """Meet the other ranks, and return what stands for ``mpi4py.MPI``. Collective at its first call.
+    """Connect to the other ranks, and return a substitute for ``mpi4py.MPI``. Collective at its first call.
 
-    Raises `InputError` if the environment lacks rank and number of ranks, else as :func:`collops.comm.meeting.meet`.
+    Raises `InputError` if the environment lacks rank and number of ranks, and the errors of
+    :func:`collops.comm.meeting.meet`.
     """
     global joined  # noqa: PLW0603 (a process joins once)
     if joined is not None:
@@ -181,7 +182,7 @@ def join() -> SimpleNamespace:
             "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, "
             f"or set RANK and WORLD_SIZE{'' if process is None else f', not {process.rank} and {process.ranks}'}"
         )
-    from collops.comm.meeting import meet  # costs time that only these ranks need
+    from collops.comm.meeting import meet  # a slow import that only ranks without MPI need
 
     mesh = Mesh(process.rank, meet(address, process.rank, process.ranks))
     register_at_exit(mesh.close)
@@ -212,13 +213,13 @@ def _leave(mesh: Mesh) -> None:
 
 
 def _bytes_of(buffer: Any) -> memoryview:
-    """Return the memory of a contiguous array, or of what mpi4py takes for one."""
+    """Return the memory of a contiguous array, or of a buffer that mpi4py accepts."""
     array = np.asarray(buffer[0] if isinstance(buffer, list) else buffer)
     return array.reshape(-1).view(np.uint8).data
 
 
 def _node() -> str:
-    """Return a name of what can share memory: a machine, or one of the containers on it."""
+    """Return a name of the machine, or of the container on it, within which processes can share memory."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/ipc').stat().st_ino}"

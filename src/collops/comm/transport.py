@@ -19,14 +19,14 @@ from collops.comm.call import Call
 from collops.errors import CommunicationError, InputError
 
 FIRST_USER_TAG = 32768
-"""Messages of users have tags from here on; exchange plans use lower ones."""
+"""Smallest tag of users' messages; exchange plans use smaller ones."""
 
 Message: TypeAlias = tuple[int, Any]
-"""The other rank, and the contiguous array that goes there or comes from there."""
+"""The other rank, and the contiguous array that is sent to it or received from it."""
 
 
 class Pending:
-    """Messages under way; :meth:`wait` returns when their arrays may be read and written again.
+    """Messages in flight; :meth:`wait` returns when their arrays may be read and written again.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Pending:
 
 
 class KnownExchange:
-    """What a transport keeps of an exchange whose messages have the same ranks and lengths each time.
+    """State of a transport for a repeated exchange, whose messages have the same ranks and lengths each time.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class KnownExchange:
         self.short: Any = None  # of Transport.short
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KnownExchange:
-        """Return a new one: what is kept has addresses of this one's memory."""
+        """Return a new object: the state has addresses of the memory of this exchange."""
         return KnownExchange()
 
 
@@ -66,10 +66,10 @@ class TransportRow(NamedTuple):
     home : str
         ``"module.Class"`` in the package of the table, imported at first use.
     obstacle : callable
-        Returns why these ranks cannot use the transport, as a sentence without an end, or ``None``. All rows of a table
-        take the same facts, and the answer is the same on all ranks.
+        Returns why these ranks cannot use the transport, as a sentence without a full stop, or ``None``. All rows of a
+        table receive the same facts, and the result is the same on all ranks.
     path : callable or None
-        Takes the same facts, and returns how the values travel, for :attr:`Communicator.reasons`.
+        Takes the same facts, and returns how values are sent, for :attr:`Communicator.reasons`.
     """
 
     home: str
@@ -78,14 +78,14 @@ class TransportRow(NamedTuple):
 
 
 class TransportTable:
-    """The transports of one kind by name, the preferred one first: the only list of their names and conditions.
+    """The transports of one kind by name, in order of preference: the only list of their names and conditions.
 
     Parameters
     ----------
     package : str
         Full name of the package with the modules.
     rows : mapping of str to TransportRow
-        By the name that users choose. ``"auto"`` selects the first transport that the ranks can use.
+        By the users' name of the transport. ``"auto"`` selects the first transport that the ranks can use.
     """
 
     def __init__(self, package: str, rows: Mapping[str, TransportRow]) -> None:
@@ -99,7 +99,7 @@ class TransportTable:
             raise InputError(f"there is no transport {name!r}; choose {', '.join(self.names)}{otherwise}")
 
     def possible(self, *facts: Any) -> list[str]:
-        """Return the transports that these ranks can use, the preferred one first."""
+        """Return the transports that these ranks can use, in order of preference."""
         return [name for name, row in self.rows.items() if row.obstacle(*facts) is None]
 
     def load(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class Transport(ABC):
     Attributes
     ----------
     name : str
-        As users choose it: ``"serial"``, ``"mpi"``, ``"tcp"``, or one of the table in :mod:`collops.comm.transports`.
+        The users' name: ``"serial"``, ``"mpi"``, ``"tcp"``, or one of the table in :mod:`collops.comm.transports`.
     on_stream : bool
         Whether calls are queued on the current stream, so that the host never waits for them.
     by_host : bool
@@ -123,13 +123,13 @@ class Transport(ABC):
         Lines that the transport adds to :attr:`Communicator.reasons`.
     by_address : bool
         Whether exchanges are started by ``start_addresses(sends, receives, on_side_stream, known)``, which takes the
-        other rank, an address and a number of bytes for each message, and may use a stream of the transport's own.
-        `known` is a :class:`KnownExchange`, or ``None`` on all ranks if no message may go by :attr:`short`.
+        other rank, an address and a number of bytes for each message, and may use a stream of the transport.
+        `known` is a :class:`KnownExchange`, or ``None`` on all ranks if no message may use :attr:`short`.
     short : PeerStores or None
-        Runs the short calls and exchanges of this transport, and sums as the last part of other kernels too.
+        Runs the short calls and exchanges of this transport, and sums at the end of other kernels.
     reductions : dict or None
-        Kept for each dtype and operation that the transport has reduced, for the fast path of
-        :meth:`Communicator.allreduce`; ``None`` where there is no such path.
+        An entry for each dtype and operation that the transport has reduced, for the fast path of
+        :meth:`Communicator.allreduce`; ``None`` without a fast path.
 
     Examples
     --------
@@ -149,9 +149,9 @@ class Transport(ABC):
 
     @abstractmethod
     def run(self, call: Call) -> None:
-        """Run a collective call. All ranks of the transport run the same one.
+        """Run a collective call. All ranks of the transport run the same call.
 
-        The target may be read when this returns; on devices, by work that follows on the current stream.
+        The target may be read when this returns; on devices, by later work on the current stream.
         """
 
     def start(self, call: Call) -> Pending:
@@ -166,16 +166,16 @@ class Transport(ABC):
     def sends_short(self, nbytes: int) -> bool:
         """Return whether an exchange of messages of up to `nbytes` bytes takes no longer than the launch of a kernel.
 
-        Then it does not pay to overlap the exchange with computation that needs a second launch.
+        Overlapping the exchange with computation that needs a second launch is then not faster.
         """
         return False
 
     def group(self) -> AbstractContextManager[Any]:
-        """Merge the calls inside into one launch where the transport can."""
+        """Merge the calls in the block into one launch, if the transport can."""
         return nullcontext()
 
     def inspect(self) -> None:
-        """Raise what has gone wrong on the transport since the last call, where it can tell."""
+        """Raise an error of the transport since the last call, if it can detect errors."""
 
 
 class SerialTransport(Transport):

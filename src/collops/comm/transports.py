@@ -1,7 +1,7 @@
 """The table of transports of device arrays, and the choice among them.
 
-A transport of one's own takes a class, derived from :class:`~collops.comm.transport.Transport`, and a row here. Ranks
-exchange their :class:`Facts`, and each chooses by the same ones. The class has a method ``connect(control, host,
+A new transport needs a class derived from :class:`~collops.comm.transport.Transport`, and a row here. Ranks exchange
+their :class:`Facts`, and each chooses by the facts of all. The class has a method ``connect(control, host,
 failures, nodes, level)``, which is collective: `control` is the communicator of mpi4py, `host` the transport of host
 arrays, `failures` waits with a deadline, `nodes` has the first rank of each rank's node, and `level` comes from
 :func:`collops.comm.mpi.gpu_awareness`.
@@ -30,7 +30,7 @@ class Facts(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The transport of device arrays, ``None`` without devices; the level of a GPU-aware MPI; and why."""
+    """The transport of device arrays, ``None`` without devices; the level of a GPU-aware MPI; and the reason."""
 
     name: str | None
     level: str
@@ -71,14 +71,14 @@ DEVICE_TRANSPORTS = TransportTable(
 
 
 def best(facts: Sequence[Facts]) -> Choice:
-    """Return the best transport that all ranks have, as they ask for it.
+    """Return the best transport that all ranks have and request.
 
     Raises
     ------
     InputError
-        If the ranks ask for different transports.
+        If the ranks request different transports.
     TransportError
-        If they ask for one that they cannot use.
+        If they cannot use the requested transport.
     """
     asked = facts[0].transport
     if any(fact.transport != asked for fact in facts):

@@ -1,6 +1,6 @@
 """Makes communicators: the world, communicators made from mpi4py's, and their splits.
 
-Ranks exchange what they have and ask for, and each chooses the transport of device arrays by the same facts.
+Ranks exchange their resources and requests, and each chooses the transport of device arrays by the same facts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ONE_CORE = 1 - 1e-6  # shares are sums of fractions
 _worlds: dict[str, Communicator] = {}
 at_fork(_worlds.clear)
 _own_device: list[int] = []
-"""The number of this process's GPU, once it has one."""
+"""The number of this process's GPU, once selected."""
 
 
 def world(transport: str = "auto") -> Communicator:
@@ -61,15 +61,15 @@ def world(transport: str = "auto") -> Communicator:
     ----------
     transport : str
         The transport of device arrays: ``"nccl"``, ``"mpi"`` (GPU-aware MPI), ``"staged"`` (through pinned host memory)
-        or ``"auto"``, the first of these that all ranks have; the environment's ``COLLOPS_TRANSPORT`` replaces
+        or ``"auto"``, the first of these that all ranks can use; the environment's ``COLLOPS_TRANSPORT`` replaces
         ``"auto"``. MPI always carries host arrays, or TCP if ``COLLOPS_BOOTSTRAP=tcp://HOST:PORT`` starts the ranks
         without MPI. One process without MPI is a world of one, and so is each with ``COLLOPS_BOOTSTRAP=alone`` in its
         environment, and each that a rank has started or forked.
 
     Notes
     -----
-    Ranks that share the cores of their machine share them also among the threads of BLAS, where the environment does
-    not say how many there are (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``, …).
+    Ranks that share the cores of their machine also divide them among the threads of BLAS, unless the environment sets
+    the number of threads (``OMP_NUM_THREADS``, ``OPENBLAS_NUM_THREADS``, ``MKL_NUM_THREADS``, …).
 
     Raises
     ------
@@ -94,7 +94,7 @@ def world(transport: str = "auto") -> Communicator:
     DEVICE_TRANSPORTS.check(transport)
     known = _worlds.get(transport)
     if known is None:
-        bootstrap_address()  # raises for a mistake in it
+        bootstrap_address()  # raises an error if it is invalid
         mpi, reason = load_mpi()
         control = None if mpi is None else mpi.COMM_WORLD
         if control is None or control.size == 1:
@@ -127,7 +127,7 @@ def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
     ----------
     comm : mpi4py.MPI.Intracomm
         It is used for set-up only, and messages of the caller on it are not disturbed. After its ``Free`` the
-        communicator that was made of it can still be used; it is freed when no rank refers to it any more.
+        communicator made from it can still be used; it is freed when it has no references on any rank.
     transport : str
         See :func:`world`.
 
@@ -168,7 +168,7 @@ def device_count() -> int:
 def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
     mark_rank()
     devices, is_world = device_count(), comm is None or comm == mpi.COMM_WORLD
-    default_timeout()  # a mistake in the environment raises with a single rank, too
+    default_timeout()  # an invalid environment raises an error on a single rank, too
     if comm is None or comm.size == 1:
         check_level()
         if comm is not None:
@@ -202,7 +202,7 @@ def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator
 
 
 class _Placement(NamedTuple):
-    """The choices that a communicator shares with those that are split off it, and this rank's place on its node.
+    """The choices that a communicator shares with its splits, and this rank's position on its node.
 
     `device` is the transport of device arrays, ``None`` without devices; `check` is one of `checked.LEVELS`. `nodes`
     has the first rank of each rank's node, and `hosts` the name of each rank's host; it is empty if there is only one.
@@ -221,7 +221,7 @@ class _Placement(NamedTuple):
 
 
 def _communicator(placement: _Placement, control: Any, is_world: bool = False) -> Communicator:
-    """Return the communicator of the ranks of `control`, with the transports that were chosen."""
+    """Return the communicator of the ranks of `control`, with the chosen transports."""
     names = ("local_rank", "local_size", "nodes", "reasons")
     common: Any = {"control": control, **{name: getattr(placement, name) for name in names}}
     if control is not None:
@@ -264,7 +264,7 @@ def _communicator(placement: _Placement, control: Any, is_world: bool = False) -
 
 
 def _owned(made: Communicator, settle: Callable[[], None] | None = None) -> Communicator:
-    """Have what a communicator has freed when no rank can reach it any more. Collective."""
+    """Register the resources of a communicator, to be freed when it has no references on any rank. Collective."""
     if made.control is not None:
         free_when_unreachable(made, made.ranks, made.releases, settle=settle)
     return made
@@ -279,17 +279,17 @@ def _wait_for_device(failures: Failures) -> None:
 
 
 def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
-    """Make this rank's GPU the current device; return a name that no other GPU of the machines has.
+    """Make this rank's GPU the current device; return a name that is unique among the machines.
 
-    It is that of the rank's number on its node, and stays the same in all communicators: what has been launched on one
-    device would not be waited for on another.
+    The GPU is selected by the rank's number on its node, and is the same in all communicators: synchronising one device
+    does not wait for work on another.
     """
     import cupy
 
     if not _own_device:
         launcher_placement = (
             None if is_world else placement_from_launcher()
-        )  # ranks of different parts of the world may have the same number
+        )  # ranks of different communicators may have the same number
         _own_device.append((launcher_placement[0] if launcher_placement else local_rank) % devices)
     device = cupy.cuda.Device(_own_device[0])
     device.use()
@@ -297,9 +297,9 @@ def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
 
 
 def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[Choice, str]:
-    """Agree on the transport of device arrays, and on the strictest check that a rank asks for. Collective.
+    """Agree on the transport of device arrays, and on the strictest check that a rank requests. Collective.
 
-    Errors are raised on every rank: `InputError` if the ranks ask for different transports or the environment is
+    Errors are raised on every rank: `InputError` if the ranks request different transports or the environment is
     invalid, `TransportError` if some rank lacks what the transport needs.
     """
     ranks = ranks_in_world(control)

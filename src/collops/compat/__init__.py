@@ -13,7 +13,7 @@ __all__ = ["run_script"]
 
 
 def run_script(arguments: list[str], package: str, replace: Callable[[], None]) -> None:
-    """Run the script ``arguments[0]`` with the remaining arguments, after `replace` has put `package` in place."""
+    """Run the script ``arguments[0]`` with the remaining arguments, after `replace` has installed `package`."""
     if not arguments:
         sys.exit(f"usage: python -m {package} script.py [arguments]")
     script = arguments[0]

@@ -34,10 +34,10 @@ def multi_forest(forest: StarForest) -> StarForest:
     pattern, comm = forest.pattern, forest.comm
     _, multi = edges_of_roots(forest)
     indices = np.empty(forest.nleaves, np.int64)
-    local, others = edges_by_rank(forest.remote_ranks, comm.rank)
+    local, remote = edges_by_rank(forest.remote_ranks, comm.rank)
     indices[local] = multi[: len(local)]
     send_counts, recv_counts = (side.counts(comm.size) for side in (pattern.sends, pattern.receives))
-    indices[others] = comm.alltoallv(multi[len(local) :], send_counts, recv_counts)
+    indices[remote] = comm.alltoallv(multi[len(local) :], send_counts, recv_counts)
     return _like(forest, len(multi), forest.leaves, forest.remote_ranks, indices)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collops.backend import engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm.transport import KnownExchange
 from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
@@ -91,7 +91,9 @@ class ExchangePlan:
         self._elements = sum(send.elements for send in self._sends)
         self._offsets: dict[Any, _Offsets] = {}
 
-    def start(self, source: Any, target: Any, *, on_side_stream: bool = False, op: str = "replace") -> InFlight:
+    def start(
+        self, source: LocalArray, target: LocalArray, *, on_side_stream: bool = False, op: str = "replace"
+    ) -> InFlight:
         """Start moving boxes of `source` into boxes of `target`.
 
         Collective. `source` may be changed after :meth:`InFlight.finish`, which returns the filled target.
@@ -152,7 +154,7 @@ class ExchangePlan:
             combine(target, target_box, source[source_box])
         return InFlight(complete, target)
 
-    def __call__(self, source: Any, target: Any, *, op: str = "replace") -> Any:
+    def __call__(self, source: LocalArray, target: LocalArray, *, op: str = "replace") -> Any:
         """Start, finish, and return the filled target. Collective."""
         return self.start(source, target, op=op).finish()
 
@@ -169,7 +171,7 @@ class ExchangePlan:
         return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
 
     def _start_arrays(
-        self, transport: Any, sources: Any, target: Any, engine: Any, combine: Any, in_place: bool
+        self, transport: Any, sources: Any, target: LocalArray, engine: Engine, combine: Any, in_place: bool
     ) -> Callable[[Any], Any]:
         """Start messages of contiguous arrays: contiguous boxes in place, other boxes as copies.
 
@@ -192,8 +194,8 @@ class ExchangePlan:
         on_side_stream: bool,
         transport: Any,
         sources: Any,
-        target: Any,
-        engine: Any,
+        target: LocalArray,
+        engine: Engine,
         combine: Any,
         in_place: bool,
     ) -> Callable[[Any], Any]:
@@ -218,7 +220,7 @@ class ExchangePlan:
         pending = transport.start_addresses(sends, receives, on_side_stream, offsets.known)
         return partial(_complete, pending, combine, landings, packed)
 
-    def _offsets_in(self, sources: Any, target: Any) -> _Offsets:
+    def _offsets_in(self, sources: Any, target: LocalArray) -> _Offsets:
         """Return the offsets of the boxes of messages in arrays of these shapes.
 
         Raises
@@ -282,7 +284,7 @@ def extent(box: Sequence[slice]) -> tuple[int, ...]:
     return tuple(len(range(axis.start, axis.stop, axis.step or 1)) for axis in box)
 
 
-def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent: Any, target: Any) -> Any:
+def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent: Any, target: LocalArray) -> Any:
     """Wait for messages and combine values that were not received in place; `sent` keeps the buffers alive."""
     if active:
         with Span("communication: finish"):
@@ -292,7 +294,7 @@ def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent:
     return _combined(combine, landings, target) if landings else target
 
 
-def _combined(combine: Any, values: list[tuple[Box, Any]], target: Any) -> Any:
+def _combined(combine: Any, values: list[tuple[Box, Any]], target: LocalArray) -> Any:
     for box, part in values:
         target = combine(target, box, part)
     return target
@@ -306,7 +308,7 @@ def _remote(boxes: Sequence[tuple[int, Box]], parts: Sequence[int], rank: int) -
     ]
 
 
-def _offset(box: Box, array: Any) -> int | None:
+def _offset(box: Box, array: LocalArray) -> int | None:
     """Return the offset in bytes of a box in `array`; ``None`` if it is not contiguous."""
     expected = array.dtype.itemsize
     for axis, count, length, stride in reversed([*zip(box, extent(box), array.shape, array.strides, strict=True)]):

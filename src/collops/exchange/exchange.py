@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.exchange.packing import Index, check_operation, packing_for
 from collops.profile import benchmark, messages
 from collops.profile.marks import Span, active
@@ -46,11 +47,11 @@ class InFlight:
 
     __slots__ = ("_complete", "_target")
 
-    def __init__(self, complete: Callable[[Any], Any] | None, target: Any) -> None:
+    def __init__(self, complete: Callable[[Any], Any] | None, target: LocalArray) -> None:
         self._complete = complete
         self._target = target
 
-    def finish(self, target: Any = None) -> Any:
+    def finish(self, target: LocalArray | None = None) -> Any:
         """Wait for the values (on devices: order the current stream after them), and return the target. Collective.
 
         Exchanges may be finished in any order, which need not be the same on all ranks.
@@ -303,7 +304,7 @@ class Exchange:
         """Prepare a function that packs and sends values, moves local values, and returns the target."""
         packing, stay, send = self._packing(work), work.stay(), self.send
 
-        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> Any:
             slot = transfer.slot
             for pack, piece in packing[slot]:
                 pack(source, piece)
@@ -316,7 +317,7 @@ class Exchange:
         """Prepare a function that waits for values, combines them with the target, and returns the target."""
         unpack = work.unpacker()
 
-        def finish(transfer: Transfer, target: Any) -> Any:
+        def finish(transfer: Transfer, target: LocalArray) -> Any:
             transfer.wait()
             if unpack is not None:
                 target = unpack(transfer.incoming, target)
@@ -330,7 +331,7 @@ class Exchange:
         packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
         next_slot, prepare, send, receive, consume = self.next_slot, self.prepare, self.send, self.receive, self.consume
 
-        def move(source: Any, target: Any) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> Any:
             slot, use = next_slot()
             prepare(slot, use)
             for pack, piece in packing[slot]:
@@ -355,7 +356,7 @@ class Exchange:
         """Prepare a move that consists of a start and a finish."""
         start, finish, begin = self.starter(work), self.finisher(work), self.begin
 
-        def move(source: Any, target: Any) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> Any:
             transfer = begin()
             return finish(transfer, start(source, target, transfer))
 
@@ -391,7 +392,7 @@ class Mover:
             move_points = (work.stay() if width else None) or (lambda source, target: target)
         self.move = self._complete_move(move_points, len(block) == len(self._shape))
 
-    def start(self, source: Any, target: Any) -> InFlight:
+    def start(self, source: LocalArray, target: LocalArray) -> InFlight:
         """Start a move between validated arrays; `source` may be changed at once. Collective."""
         if not self._sends:
             return InFlight(None, self.move(source, target))
@@ -401,7 +402,7 @@ class Mover:
         return self._started(source, target)
 
     @benchmark(label="communication")
-    def _started(self, source: Any, target: Any) -> InFlight:
+    def _started(self, source: LocalArray, target: LocalArray) -> InFlight:
         shape = self._shape
         points = points_of(target, shape)
         transfer = self._begin()
@@ -409,7 +410,7 @@ class Mover:
         return InFlight(partial(self._complete, transfer), _shaped(result, points, target))
 
     @benchmark(label="communication: finish")
-    def _complete(self, transfer: Transfer, target: Any) -> Any:
+    def _complete(self, transfer: Transfer, target: LocalArray) -> Any:
         if self._failures is not None:
             self._failures.check_open()
         points = points_of(target, self._shape)
@@ -420,7 +421,7 @@ class Mover:
         # No reference to this object, which would create a reference cycle that keeps the memory of the exchange.
         shape, records, record, failures = self._shape, self._records, self._record, self._failures
 
-        def move(source: Any, target: Any) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> Any:
             if failures is not None and failures.failure:
                 failures.check_open()
             if messages.active or records:
@@ -430,7 +431,7 @@ class Mover:
             with Span("communication"):
                 return move_points(source, target)
 
-        def move_blocks(source: Any, target: Any) -> Any:
+        def move_blocks(source: LocalArray, target: LocalArray) -> Any:
             points = points_of(target, shape)
             return _shaped(run(points_of(source, shape), points), points, target)
 
@@ -445,11 +446,11 @@ def _record(elements: int, nbytes: int, announce: Callable[[], None] | None) -> 
         announce()
 
 
-def points_of(array: Any, shape: tuple[int, ...]) -> Any:
+def points_of(array: LocalArray, shape: tuple[int, ...]) -> Any:
     """Return an array with one axis of points, and at most one axis for the values of a point."""
     return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
 
 
-def _shaped(result: Any, points: Any, target: Any) -> Any:
+def _shaped(result: Any, points: Any, target: LocalArray) -> Any:
     """Return a result in the shape of the target: the target itself if the result is `points`, a view of its memory."""
     return target if result is points else result.reshape(target.shape)

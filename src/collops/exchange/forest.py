@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from collops.backend import Engine, engine_of, repeatable
+from collops.backend import Engine, LocalArray, engine_of, repeatable
 from collops.comm.agreement import collective_errors
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange import algebra
 from collops.exchange.exchange import Exchange, InFlight, Mover, points_of
@@ -240,7 +240,7 @@ class StarForest(OnTransport):
 
     # Movers
 
-    def bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> Any:
+    def bcast(self, roots: LocalArray, leaves: LocalArray | None = None, op: str = "replace") -> Any:
         """Copy the value of each root to its leaves. Collective: one neighbour exchange.
 
         Parameters
@@ -267,12 +267,12 @@ class StarForest(OnTransport):
         mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.move(roots, leaves)
 
-    def start_bcast(self, roots: Any, leaves: Any = None, op: str = "replace") -> InFlight:
+    def start_bcast(self, roots: LocalArray, leaves: LocalArray | None = None, op: str = "replace") -> InFlight:
         """Start a :meth:`bcast`, whose result :meth:`InFlight.finish` returns. Collective."""
         mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.start(roots, leaves)
 
-    def reduce(self, leaves: Any, roots: Any, op: str = "sum") -> Any:
+    def reduce(self, leaves: LocalArray, roots: LocalArray, op: str = "sum") -> Any:
         """Combine every root with the values of its leaves. Collective: one neighbour exchange.
 
         Parameters
@@ -289,12 +289,12 @@ class StarForest(OnTransport):
         mover, leaves, roots = self._prepared(_UP, op, leaves, roots)
         return mover.move(leaves, roots)
 
-    def start_reduce(self, leaves: Any, roots: Any, op: str = "sum") -> InFlight:
+    def start_reduce(self, leaves: LocalArray, roots: LocalArray, op: str = "sum") -> InFlight:
         """Start a :meth:`reduce`, whose result :meth:`InFlight.finish` returns. Collective."""
         mover, leaves, roots = self._prepared(_UP, op, leaves, roots)
         return mover.start(leaves, roots)
 
-    def fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> Any:
+    def fetch_and_op(self, roots: LocalArray, leaves: LocalArray, fetched: Any = None, op: str = "sum") -> Any:
         """Combine roots with their leaves sequentially; each leaf gets the value of its root before its own update.
 
         Collective: two neighbour exchanges. The order is the order of sums described in the class.
@@ -313,7 +313,9 @@ class StarForest(OnTransport):
         """
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
-    def start_fetch_and_op(self, roots: Any, leaves: Any, fetched: Any = None, op: str = "sum") -> InFlight:
+    def start_fetch_and_op(
+        self, roots: LocalArray, leaves: LocalArray, fetched: Any = None, op: str = "sum"
+    ) -> InFlight:
         """Start a :meth:`fetch_and_op`. All ranks finish the operations of one forest in the same order. Collective."""
         (collect, fetch, flat), leaves, _ = self._prepared(_FETCH, op, leaves, roots)
         engine, multi = engine_of(leaves), self.multi
@@ -331,7 +333,7 @@ class StarForest(OnTransport):
 
         return InFlight(complete, fetched)
 
-    def gather(self, leaves: Any, multi_roots: Any = None) -> Any:
+    def gather(self, leaves: LocalArray, multi_roots: LocalArray | None = None) -> Any:
         """Collect the leaves of every root consecutively, in the order of ranks and then of leaves. Collective.
 
         Parameters
@@ -348,18 +350,18 @@ class StarForest(OnTransport):
         """
         return self.start_gather(leaves, multi_roots).finish()
 
-    def start_gather(self, leaves: Any, multi_roots: Any = None) -> InFlight:
+    def start_gather(self, leaves: LocalArray, multi_roots: LocalArray | None = None) -> InFlight:
         """Start a :meth:`gather`. Collective."""
         multi = self.multi
         if multi_roots is None:
             multi_roots = engine_of(leaves).xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
         return multi.start_reduce(leaves, multi_roots, "replace")
 
-    def scatter(self, multi_roots: Any, leaves: Any = None) -> Any:
+    def scatter(self, multi_roots: LocalArray, leaves: LocalArray | None = None) -> Any:
         """Copy to each leaf its own value in an array as :meth:`gather` collects it. Collective."""
         return self.multi.bcast(multi_roots, leaves)
 
-    def start_scatter(self, multi_roots: Any, leaves: Any = None) -> InFlight:
+    def start_scatter(self, multi_roots: LocalArray, leaves: LocalArray | None = None) -> InFlight:
         """Start a :meth:`scatter`. Collective."""
         return self.multi.start_bcast(multi_roots, leaves)
 
@@ -370,7 +372,7 @@ class StarForest(OnTransport):
             self._multi = algebra.multi_forest(self)
         return self._multi
 
-    def _prepared(self, way: str, op: str, source: Any, target: Any) -> tuple[Any, Any, Any]:
+    def _prepared(self, way: str, op: str, source: LocalArray, target: LocalArray) -> tuple[Any, Any, Any]:
         """Return the mover between these arrays, the contiguous source, and the target (by default zeros)."""
         try:
             kind = way, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
@@ -415,14 +417,14 @@ class StarForest(OnTransport):
             mover = Mover(exchange, op, block, self.deterministic, way)
         return self._movers.setdefault(key, mover)
 
-    def _check_alike(self, source: Any, target: Any) -> None:
+    def _check_alike(self, source: LocalArray, target: LocalArray) -> None:
         if engine_of(source) is not engine_of(target) or source.dtype != target.dtype:
             raise UnsupportedTypeError("roots and leaves must share engine and dtype")
         blocks = [tuple(array.shape[1:]) for array in (source, target)]
         if blocks[0] != blocks[1]:
             raise LayoutError(f"a point has the shape {blocks[0]} among the source and {blocks[1]} among the target")
 
-    def _checked_points(self, name: str, array: Any, engine: Engine, written: bool = False) -> Any:
+    def _checked_points(self, name: str, array: LocalArray, engine: Engine, written: bool = False) -> Any:
         """Return a contiguous array of roots or leaves; an array that is `written` must be contiguous already."""
         exact, points = name == "roots", self.nroots if name == "roots" else self.leaf_space
         if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
@@ -436,7 +438,7 @@ class StarForest(OnTransport):
             raise LayoutError(f"{name} must be contiguous, since they are overwritten")
         return engine.xp.ascontiguousarray(array)
 
-    def _exchange(self, down: bool, width: int, dtype: Any, engine: Engine) -> Exchange:
+    def _exchange(self, down: bool, width: int, dtype: np.dtype, engine: Engine) -> Exchange:
         """Return the exchange for one direction and kind of values. Collective if it is new."""
         key = (down, width, dtype, engine)
         if key not in self._exchanges:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collops import backend
 from collops._nvrtc import cuda_kernel
+from collops.backend import LocalArray
 from collops.exchange.boxes import extent
 from collops.profile import mark, messages
 
@@ -102,7 +103,7 @@ class PeerCopy:
         """Return whether the kernel supports boxes of a local array of this shape in C order. Not collective."""
         return self.arguments(_strides(shape, self._itemsize), 0) is not None
 
-    def start(self, memory: Sequence[int], array: Any) -> Pending:
+    def start(self, memory: Sequence[int], array: LocalArray) -> Pending:
         """Start copying between `array` and the memory of all ranks at the addresses `memory`, on a side stream.
 
         The copy is ordered after earlier work on the current stream, but not after the work of other ranks, for which

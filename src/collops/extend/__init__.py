@@ -1,8 +1,8 @@
-"""The names that packages of other authors build on, by subject; everything else inside collops may change.
+"""The names that other packages may use, by subject; everything else inside collops may change.
 
 Import from ``collops`` itself, from ``collops.errors`` and ``collops.profile``, and from these modules:
 
-- ``operators`` and ``arrays``: operators of your own (page "An operator of your own")
+- ``operators`` and ``arrays``: user-defined operators (page "An operator of your own")
 - ``solvers``: iterative methods ("A solver of your own")
 - ``applications`` and ``commands``: commands of ``collops`` ("An application of your own")
 - ``exchanges``: transports of star forests ("A transport of your own")

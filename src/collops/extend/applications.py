@@ -1,4 +1,4 @@
-"""Applications: their options, the recipe that runs them, and what they read, write and draw.
+"""Applications: their options, the recipe that runs them, and their inputs, outputs and figures.
 
 An application is a module with ``Options``, derived from `CommonOptions`, and ``run(job)``, which takes a `Job` and
 returns `Findings`. The entry-point group ``collops.commands`` makes it a command.

@@ -7,11 +7,11 @@ from collops.comm import wait_while_source as wait_while_source
 from collops.comm.agreement import collective_errors as collective_errors
 from collops.comm.agreement import collective_values as collective_values
 from collops.comm.agreement import raised_together as raised_together
+from collops.comm.arguments import communicator_or_world as communicator_or_world
 from collops.comm.bounded import in_time as in_time
 from collops.comm.cores import available_cores as available_cores
 from collops.comm.cores import share_of_cores as share_of_cores
 from collops.comm.failure import default_timeout as default_timeout
-from collops.comm.given import communicator_or_world as communicator_or_world
 from collops.comm.mpi import mpi4py_module as mpi4py_module
 from collops.comm.mpi import name_of_operation as name_of_operation
 from collops.comm.nccl import NO_P2P as NO_P2P

@@ -1,8 +1,8 @@
-"""Transports of exchanges: the base class that says what a transport does, and the values that it receives.
+"""Transports of exchanges: the base class with the interface of a transport, and the values that it receives.
 
 ``StarForest``, ``IndexScatter`` and ``CSRMatrix`` take a subclass of :class:`Exchange` as ``transport=``. ``SLOTS`` is
-the number of pairs of buffers of an exchange. `LibraryExchangePlan` is an ``ExchangePlan`` that uses no stores between
-GPUs, for comparisons of libraries.
+the number of pairs of buffers of an exchange. `LibraryExchangePlan` is an ``ExchangePlan`` without peer-to-peer
+kernels, for comparisons of libraries.
 """
 
 from collops.exchange.boxes import LibraryExchangePlan as LibraryExchangePlan

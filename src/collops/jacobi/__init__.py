@@ -1,4 +1,4 @@
-"""Jacobi's method by many multi-GPU programming models, written as a user of collops would write it.
+"""Jacobi's method with many multi-GPU programming models, written like a program of a collops user.
 
 Each model is a short file that shows its sweep, its exchange and its norm from top to bottom. The table `MODELS` lists
 them. ``collops jacobi`` runs and times them, and compares the values of each with a run on one rank, point by point.
@@ -43,12 +43,12 @@ __all__ = ["MODELS", "Grid", "Model", "Problem", "Run", "Variant", "make", "obst
 class Model(NamedTuple):
     """A programming model."""
 
-    summary: str  # how halos travel, in a few words
+    summary: str  # how halos are exchanged, in a few words
     variant: type[Variant]  # the class that iterates
-    memory: tuple[str, ...]  # that its grids can be in
-    transport: str | None = None  # the one that its messages of device arrays need
+    memory: tuple[str, ...]  # possible memories of its grids
+    transport: str | None = None  # required for its messages of device arrays
     symmetric: bool = False  # whether it needs memory that all ranks can address
-    missing: Callable[[], str | None] | None = None  # if kernels call a library, says what this machine lacks for that
+    missing: Callable[[], str | None] | None = None  # for kernels that call a library: returns the missing component
 
 
 _BOTH, _HOST, _DEVICE = ("host", "device"), ("host",), ("device",)
@@ -161,7 +161,7 @@ def make(
 
 
 def _connected(model: Model, comm: Communicator, engine: Engine) -> Communicator:
-    """Return a communicator of the same ranks whose device arrays go by the model's transport."""
+    """Return a communicator of the same ranks that sends device arrays by the model's transport."""
     if model.transport in (None, comm.device_transport) or comm.size == 1 or engine.memory == "host":
         return comm
     return from_mpi4py(comm.control, model.transport)

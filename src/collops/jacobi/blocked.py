@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import Variant
 from collops.profile import mark
 
 
 class Blocked(Variant):
-    """A halo of several rows lasts for several sweeps, which a kernel makes while the values are in registers.
+    """A halo of several rows suffices for several sweeps, which a kernel makes while the values are in registers.
 
-    Both neighbours compute the points near the edge between two blocks or strips, with the same bits.
+    Both neighbours compute the points near the edge between two blocks or strips, with bitwise equal results.
     """
 
     width = 8
@@ -20,7 +21,7 @@ class Blocked(Variant):
         super().prepare()
         self._passages = 0
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         made = 0
         while made < count:
             depth = next(depth for depth in self.sweeps.depths if depth <= min(self.width, count - made))

@@ -87,8 +87,8 @@ def _table(outcome: Outcome) -> Table:
     if (single := numbers["single"]) is not None:
         add(f"one {outcome.unit}", single)
         table.add_section()
-    for each in numbers["variants"]:
-        add(each["variant"], each, each["differing_points"])
+    for variant in numbers["variants"]:
+        add(variant["variant"], variant, variant["differing_points"])
     table.add_section()
     for peer in numbers["peers"]:
         add(f"{peer['name']} (peer)", peer)

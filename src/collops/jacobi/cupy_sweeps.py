@@ -1,7 +1,7 @@
 """Sweeps on GPUs: compiles and launches the kernels of ``jacobi.cu``.
 
-Launches do not wait for the device and allocate nothing, and all but that of the whole loop can be captured in a CUDA
-graph.
+Launches do not synchronise with the device and allocate nothing. All except the launch of the whole loop can be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import wait_while_source
 from collops.extend.engines import cuda_module
 from collops.jacobi.problem import Grid, Part
@@ -29,10 +30,10 @@ _DEPTHS = (8, 4, 2, 1)
 # Measured on an H200.
 _ROWS_OF_A_WARP = 16
 _ROWS_OF_A_BLOCKED_WARP = 256
-# Warps that a multiprocessor has registers for.
+# Number of warps for which a multiprocessor has registers.
 _RESIDENT = 24
 _RESIDENT_BLOCKED = 16
-_ROWS_AT_ONCE = 4  # least rows of a warp
+_ROWS_AT_ONCE = 4  # minimum number of rows of a warp
 _FEW_WAVES = 8
 
 _NONE = np.uint64(0)
@@ -49,10 +50,9 @@ class Neighbours:
     """Addresses in the memory of the neighbours above, below, to the left and to the right.
 
     `halos` holds for each neighbour the address of the halo row or column, in its grid of even sweeps, that receives
-    this block's outermost points, and 0 where there is no neighbour. `flags` is the address of this rank's flags;
-    `sets` holds the addresses of the neighbours' flags that this rank sets. `kernel` is one that finds the neighbours'
-    memory by itself: addresses are then those at the same offsets in this rank's memory, and it takes `extra`
-    arguments.
+    this block's outermost points, and 0 without a neighbour. `flags` is the address of this rank's flags; `sets` holds
+    the addresses of the neighbours' flags that this rank sets. A `kernel` that finds the neighbours' memory by itself
+    takes `extra` arguments, and addresses at the same offsets in this rank's memory.
     """
 
     def __init__(
@@ -93,33 +93,33 @@ class Sweeps:
         self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments
         self._arrived: Any = None
 
-    def point(self, array: Any) -> int:
+    def point(self, array: LocalArray) -> int:
         """Return the address of the point (0, 0) in a block's array."""
         return array.data.ptr + self._inner_bytes
 
     # ---- one launch a sweep
 
-    def full(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def full(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
         self._launch(source, target, norms, slot, self.grid.full)
 
-    def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
+    def boundary(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
+        """Sweep the points that neighbours need: the outermost rows, and columns if the grid is split along them."""
         grid = self.grid
         ends = 1 if grid.rows == 1 else 2  # both in one launch
         self._launch(source, target, norms, slot, grid.full, row_step=max(1, grid.rows - 1))
         for part in grid.outer[ends:]:
             self._launch(source, target, norms, slot, part)
 
-    def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that :meth:`boundary` leaves out."""
+    def inner(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
+        """Sweep the points that :meth:`boundary` omits."""
         self._launch(source, target, norms, slot, self.grid.inner)
 
     def _launch(
         self,
-        source: Any,
-        target: Any,
-        norms: Any,
+        source: LocalArray,
+        target: LocalArray,
+        norms: LocalArray,
         slot: int,
         part: Part,
         *,
@@ -136,9 +136,9 @@ class Sweeps:
             self._sweep((blocks,), (_THREADS,), (*arguments, self._norm(norms, slot)))
 
     def _arguments(
-        self, source: Any, target: Any, part: Part, row_step: int, halos: Sequence[int]
+        self, source: LocalArray, target: LocalArray, part: Part, row_step: int, halos: Sequence[int]
     ) -> tuple[int, tuple[Any, ...]]:
-        """Return the number of blocks, and the arguments but for the norm: they are the same in every sweep."""
+        """Return the number of blocks, and the arguments except the norm: they are the same in every sweep."""
         (begin, end), (first, last) = part
         if begin >= end or first >= last:
             return 0, ()
@@ -160,26 +160,28 @@ class Sweeps:
         )
 
     def _rows_of_a_warp(self, rows: int, strips: int, best: int, resident: int) -> int:
-        """Return the rows that a warp marches over: about `best`, such that the last wave of warps is full.
+        """Return the number of rows of a warp: about `best`, such that the last wave of warps is full.
 
-        Where the rows do not fill the device, all warps that it holds at once share them.
+        If the rows do not fill the device, they are shared among all warps that it holds at once.
         """
         at_once = resident * self._processors
         waves = max(1, round(rows * strips / (at_once * best)))
         chunks = max(1, waves * at_once // strips)
-        # Among many waves the last one matters less than the 3 % by which the best number is faster than the next.
+        # With many waves, the last one matters less than the 3 % by which the best number is faster than the next.
         count = best if waves > _FEW_WAVES else -(-rows // chunks)
         return min(max(_ROWS_AT_ONCE, count), rows)
 
-    def _norm(self, norms: Any, slot: int) -> np.uint64:
+    def _norm(self, norms: LocalArray, slot: int) -> np.uint64:
         return _NONE if slot < 0 else np.uint64(norms.data.ptr + 8 * slot)
 
     # ---- with neighbours' memory
 
-    def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
+    def into_halos(
+        self, source: LocalArray, target: LocalArray, above: Any, below: Any, norms: LocalArray, slot: int
+    ) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
-        These are in memory that the device can address. On one rank alone they are `target`.
+        These are in memory that the device can address. On a single rank they are `target`.
         """
         grid = self.grid
         row = grid.pitch * grid.problem.itemsize
@@ -187,7 +189,14 @@ class Sweeps:
         self._launch(source, target, norms, slot, grid.full, halos=halos)
 
     def peer(
-        self, source: Any, target: Any, shift: int, neighbours: Neighbours, number: int, norms: Any, slot: int
+        self,
+        source: LocalArray,
+        target: LocalArray,
+        shift: int,
+        neighbours: Neighbours,
+        number: int,
+        norms: LocalArray,
+        slot: int,
     ) -> None:
         """Sweep everything once the neighbours' values have arrived, store the outermost points there, and set flags.
 
@@ -203,7 +212,7 @@ class Sweeps:
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
     def _peer_arguments(
-        self, source: Any, target: Any, shift: int, neighbours: Neighbours
+        self, source: LocalArray, target: LocalArray, shift: int, neighbours: Neighbours
     ) -> tuple[int, tuple[Any, ...]]:
         grid = self.grid
         if self._arrived is None:
@@ -232,16 +241,24 @@ class Sweeps:
         return wait_while_source() + "".join(texts), (f"-DREAL={self._real}", "-DWITHOUT_KERNELS")
 
     def rows_of_puts(self) -> int:
-        """Return how many rows each block of :meth:`putting` should have."""
+        """Return the number of rows of each block of :meth:`putting`."""
         return self._rows_of_a_warp(self.grid.rows, self._strips, _ROWS_OF_A_WARP, _RESIDENT)
 
     def places_of_puts(self, count: int) -> int:
-        """Return the most blocks of `count` rows along a side of any rank's block of points."""
+        """Return the maximum number of blocks of `count` rows along a side of any rank's block of points."""
         rows, columns = (max(sizes) for sizes in self.grid.layout.sizes)
         return max(-(-rows // count), -(-columns // (_WARPS * self._strip)))
 
     def putting(
-        self, kernel: Any, source: Any, target: Any, count: int, signals: Any, number: int, norms: Any, slot: int
+        self,
+        kernel: Any,
+        source: LocalArray,
+        target: LocalArray,
+        count: int,
+        signals: Any,
+        number: int,
+        norms: LocalArray,
+        slot: int,
     ) -> None:
         """Sweep everything, `count` rows in a block, with a kernel that exchanges the outermost points.
 
@@ -255,7 +272,9 @@ class Sweeps:
         blocks, arguments = launch
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
-    def _putting_arguments(self, source: Any, target: Any, count: int, signals: Any) -> tuple[int, tuple[Any, ...]]:
+    def _putting_arguments(
+        self, source: LocalArray, target: LocalArray, count: int, signals: Any
+    ) -> tuple[int, tuple[Any, ...]]:
         grid = self.grid
         halos = [0] * 4
         for side, rank in enumerate(grid.neighbours):
@@ -280,7 +299,7 @@ class Sweeps:
     # ---- the whole loop in one launch
 
     def most_bands(self) -> int:
-        """Return how many blocks of the kernel of :meth:`persistent` run on the device at once."""
+        """Return the number of blocks of the kernel of :meth:`persistent` that run on the device concurrently."""
         kernel = self._persistent_kernel().kernel.ptr
         fitting = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(kernel, _PERSISTENT_THREADS, 0)
         return self._processors * max(1, fitting)
@@ -292,16 +311,23 @@ class Sweeps:
 
     @staticmethod
     def flag_bytes(index: int) -> int:
-        """Return the bytes from the first flag to the flag number `place`."""
+        """Return the offset of flag number `place`, in bytes."""
         return 8 * _FLAG_STEP * index
 
     def persistent(
-        self, array: Any, stride: int, neighbours: Neighbours, bands: int, done: int, sweeps: int, norms: Any
+        self,
+        array: LocalArray,
+        stride: int,
+        neighbours: Neighbours,
+        bands: int,
+        done: int,
+        sweeps: int,
+        norms: LocalArray,
     ) -> None:
         """Make `sweeps` sweeps in one launch of `bands` blocks, after `done` earlier ones.
 
-        `array` is this rank's grid of even sweeps; on all ranks, that of odd ones begins `stride` elements later. The
-        neighbours have a flag for each band. The squared norms of the checked sweeps are added to `norms`.
+        `array` is this rank's grid of even sweeps; on all ranks, the grid of odd sweeps begins `stride` elements later.
+        The neighbours have a flag for each band. The squared norms of the checked sweeps are added to `norms`.
         """
         grid = self.grid
         self._persistent_kernel()(
@@ -331,8 +357,10 @@ class Sweeps:
 
     # ---- several sweeps between two passages through memory
 
-    def blocked(self, source: Any, target: Any, depth: int, done: int, norms: Any, slot: int) -> None:
-        """Make `depth` sweeps, one of :attr:`depths`, from `source` to `target`; the halo has as many rows.
+    def blocked(
+        self, source: LocalArray, target: LocalArray, depth: int, done: int, norms: LocalArray, slot: int
+    ) -> None:
+        """Make `depth` sweeps, one of :attr:`depths`, from `source` to `target`; the halo has `depth` rows.
 
         `done` sweeps were made before, which determines those that are checked; their squared norms are added to
         ``norms[slot]`` and the elements after it.

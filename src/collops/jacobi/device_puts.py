@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
@@ -11,7 +12,7 @@ from collops.profile import mark
 class BlockPuts(InSharedMemory):
     """One launch for each sweep, in which every block of threads at an edge puts its part with a signal.
 
-    The neighbour's block at the same place waits for that signal alone. It means that the values have arrived, and that
+    The corresponding block of the neighbour waits for this signal only. It means that the values have arrived, and that
     this block has read its halo of the previous sweep, which may be overwritten.
     """
 
@@ -19,13 +20,13 @@ class BlockPuts(InSharedMemory):
 
     def prepare(self) -> None:
         super().prepare()
-        # Neighbours agree on the rows of a block of threads, so that the signals of one are those of the other.
+        # Neighbours agree on the rows of a block of threads, so that they have the same signals.
         self._rows = min(self.comm.allgather_metadata(self.sweeps.rows_of_puts()))
         count = self.sweeps.places_of_puts(self._rows)
         self._signals = self.comm.symmetric((4, count), "uint64", engine=self.engine.name)
         self._kernel = self._memory.module(*self.sweeps.source_of("jacobi_nvshmem")).get_function(f"sweep_{self.put}")
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         with mark("sweep"):
             self.sweeps.putting(self._kernel, source, target, self._rows, self._signals.local, self.done, norms, slot)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.overlap import Overlap
 from collops.profile import mark
 
 
 class Graphs(Overlap):
-    """Records what `Overlap.advance` would launch, and replays it.
+    """Records the launches of `Overlap.advance`, and replays them.
 
-    A recording serves every stretch of the same length that begins with the same grid and at the same distance from
-    the next check.
+    A recording can be replayed for stretches of the same length that begin with the same grid and at the same distance
+    from the next check.
     """
 
     def prepare(self) -> None:
@@ -21,10 +22,10 @@ class Graphs(Overlap):
 
         self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=False)
-        self._pool = cupy.cuda.MemoryPool()  # holds the memory allocated during a recording as long as the recordings
+        self._pool = cupy.cuda.MemoryPool()  # keeps memory allocated during a recording as long as the recordings
         self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         self.record(count)
         graph, sums = self._recorded[self._key(count)]
         with mark(f"{count} sweeps"):
@@ -41,7 +42,7 @@ class Graphs(Overlap):
         return count, self.done % 2, self.done % self.problem.check
 
     def _record(self, count: int) -> tuple[Any, Any]:
-        """Return a graph of `count` sweeps, and the array in which it leaves the norms."""
+        """Return a graph of `count` sweeps, and the array to which it writes the norms."""
         stream, began = self._stream, self.done
         sums = self._cupy.zeros(count, "float64")
         self._cupy.cuda.Device().synchronize()

@@ -1,6 +1,6 @@
 """``collops jacobi``: run one programming model or all, and compare each with one rank.
 
-The options with one dash and the lines of output equal those of NVIDIA's samples, so that scripts can read either.
+The options with one dash and the output are the same as in NVIDIA's samples, so that scripts can read either.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def _check_memory(options: Options, comm: Communicator, engine: Engine) -> None:
 
 
 class _UnfitError(InputError):
-    """A variant cannot have this grid on these ranks: too few points, or too little memory that all can address."""
+    """A variant cannot run this grid on these ranks: too few points, or too little memory that all can address."""
 
 
 @dataclass
@@ -379,7 +379,7 @@ class _Job:
         self.outcome = Outcome(self.problem, self.comm.size, "GPU" if self.engine.memory == "device" else "CPU")
 
     def obstacle(self, name: str) -> str | None:
-        """Return why a variant cannot run here, or None. Collective."""
+        """Return why a variant cannot run on these ranks, or None. Collective."""
         model = MODELS[name]
         if self.options.nop2p and (
             model.symmetric or model.transport == "mpi" or issubclass(model.variant, OneProcess)
@@ -422,7 +422,7 @@ class _Job:
                 self.echo(f"{peer.name}: {peer.devices} {outcome.unit}s: {peer.seconds:8.4f} s")
 
     def _candidates(self) -> Iterator[str]:
-        """Yield the variants of this engine that have no obstacle, and note those of the others. Collective."""
+        """Yield the variants that these ranks can run, and note the obstacles of the others. Collective."""
         for name, model in MODELS.items():
             if name != "single" and self.engine.memory in model.memory:
                 reason = self.obstacle(name)
@@ -432,7 +432,7 @@ class _Job:
                     self.outcome.missing[name] = reason
 
     def _fastest(self) -> str:
-        """Choose the variant by a short trial of each on this grid; ranks choose alike, since their times are equal."""
+        """Choose the variant by a short trial of each on this grid, whose times are equal on all ranks."""
         times = self.outcome.trial
         for name in self._candidates():
             if MODELS[name].missing is not None:
@@ -443,7 +443,7 @@ class _Job:
                 variant = self._make(name)
             except _UnfitError:
                 continue
-            # One process may drive more devices than there are ranks: only the user can give it these.
+            # One process may drive more devices than there are ranks: only the user can select them.
             if variant.device_count == self.comm.size:
                 times[name] = trial(variant)
             variant.free()
@@ -493,7 +493,7 @@ class _Job:
         if difference is not None and difference.points:
             self.comm.check(
                 CollopsError(
-                    f"variant {name}: {difference.points} points differ from those of one rank, by up to "
+                    f"variant {name}: {difference.points} points differ from the result of one rank, by up to "
                     f"{difference.largest:.3g}"
                 )
             )
@@ -514,7 +514,7 @@ class _Job:
                 raise _UnfitError(f"variant {name}: {error}") from error
 
     def _announced(self, who: str = "") -> Callable[[int, float], None] | None:
-        """Print the heading of a run, and return what prints its norms; nothing where no sentences are printed."""
+        """Print the heading of a run, and return the function that prints its norms; None if no text is printed."""
         if not self.prints:
             return None
         self.echo(heading(self.problem, who))
@@ -542,7 +542,7 @@ class _Job:
         variant = self._make(name, replace(self.problem, iterations=_LONGER * self.problem.iterations))
         if self.options.profile:
             longer = run(variant)
-            # On a device, what an iteration takes beyond the work itself is the wait for its launch.
+            # On a device, the time of an iteration beyond its work is the wait for its launch.
             seconds = result.seconds_per_iteration if self.engine.memory == "device" else 0.0
             shares = shares_of(record_spans(variant, _PROFILED, ahead=True), _PROFILED, seconds)
             profile = Profile(self._first[name], longer, [Shares(*row) for row in comm.allgather_metadata([*shares])])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops import Communicator, ExchangePlan
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.jacobi.problem import Grid, Problem
 from collops.jacobi.variant import Single, Variant
@@ -28,16 +29,16 @@ STRETCH = 100
 _PULSE_SECONDS = 30.0
 _ROUNDS, _COPIES = 5, 10  # of the measurement of the memory
 _TRIAL_ROUNDS, _TRIAL_SECONDS = 5, 0.2  # of a trial, whichever comes first
-_TRIAL_SWEEPS = {"host": 8, "device": STRETCH}  # of a round; the launch of a graph serves a whole stretch
+_TRIAL_SWEEPS = {"host": 8, "device": STRETCH}  # of a round; a graph contains a whole stretch
 
 
 @dataclass(frozen=True)
 class Run:
     """The result of a run."""
 
-    iterations: int  # that were made
-    seconds: float  # for all of them, until the last rank had finished
-    norms: dict[int, float]  # of the update, by the number of each checked iteration, from 0
+    iterations: int  # completed
+    seconds: float  # for all iterations, until the last rank had finished
+    norms: dict[int, float]  # of the update, by number of the checked iteration, from 0
     reached: int | None  # the first iteration whose norm was within the tolerance
 
     @property
@@ -51,7 +52,7 @@ def run(
 ) -> Run:
     """Iterate until the norm is within the tolerance or the iterations are used up. Collective.
 
-    `variant` is newly made. `report` is called with each checked iteration and its norm, as soon as the host knows it,
+    `variant` is new. `report` is called with each checked iteration and its norm, as soon as the host knows it,
     and `pulse` after every stretch of iterations. The result is equal on all ranks.
     """
     problem, comm, engine = variant.problem, variant.comm, variant.engine
@@ -89,7 +90,7 @@ def run(
             pulse()
         if reached is not None:
             break
-    copies.read(number)  # waits with a deadline, which a synchronisation of the device does not have
+    copies.read(number)  # waits with a deadline, unlike a synchronisation of the device
     end = _time_of_all(comm, engine)
     look(number)
     seconds = max(comm.allgather_metadata(end - begin))
@@ -124,7 +125,7 @@ class _HostCopies:
             self._rows = [np.frombuffer(cuda.alloc_pinned_memory(8 * STRETCH), np.float64, STRETCH) for _ in range(2)]
             self._events = [cuda.Event(disable_timing=True) for _ in range(2)]
 
-    def store(self, number: int, norms: Any) -> None:
+    def store(self, number: int, norms: LocalArray) -> None:
         """Copy the norms of a stretch, on a device in stream order."""
         row = self._rows[number % 2]
         if self._events:
@@ -155,7 +156,7 @@ class Difference(NamedTuple):
 
 
 class Reference:
-    """A run on the first rank alone, while the others wait. Collective.
+    """A run on the first rank only, while the others wait. Collective.
 
     The run may take longer than the deadline of a wait. The first rank therefore sends the others a message from time
     to time. The attribute `run` holds the result on the first rank, and None on others.
@@ -185,11 +186,11 @@ class Reference:
             self._sent = time.monotonic()
 
     def _send(self, iterating: bool) -> bool:
-        """Send the other ranks whether the first one is still iterating. Collective."""
+        """Broadcast whether the first rank is still iterating. Collective."""
         return bool(self._comm.bcast(np.array(iterating))[()])
 
     def difference(self, variant: Variant) -> Difference:
-        """Compare the values of a variant with the reference. Collective: each rank receives its part of the latter."""
+        """Compare a variant's values with the reference. Collective: each rank receives its part of the reference."""
         comm, xp, layout = self._comm, self._engine.xp, variant.grid.layout
         values = variant.values
         expected = xp.empty(values.shape, values.dtype)
@@ -204,15 +205,15 @@ class Reference:
 
 
 def first_rank(comm: Communicator) -> Communicator | None:
-    """Return a communicator of the first rank alone, and ``None`` on the others. Collective."""
+    """Return a communicator of the first rank only, and ``None`` on the others. Collective."""
     alone = comm.split(0 if comm.rank == 0 else 1) if comm.size > 1 else comm
     return alone if comm.rank == 0 else None
 
 
 def memory_limit(problem: Problem, comm: Communicator, engine: Engine) -> float:
-    """Return the seconds in which all ranks together copy the grid: no single sweep is faster. Collective.
+    """Return the time in which all ranks together copy the grid: no single sweep is faster. Collective.
 
-    The ranks copy blocks of the size of theirs, so that where blocks fit into a cache it is the limit of the cache.
+    Every rank copies a block of the size of its own, so that blocks that fit into a cache yield the cache's limit.
     """
     xp = engine.xp
     shape = Grid(problem, comm.size, comm.rank).layout.local_shape(comm.rank)

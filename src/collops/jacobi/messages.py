@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import Variant
 from collops.profile import mark
 
@@ -11,7 +10,7 @@ from collops.profile import mark
 class Messages(Variant):
     """Nothing overlaps: messages wait for the sweep, and the next sweep for the messages."""
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         with mark("sweep"):
             self.sweeps.full(source, target, norms, slot)
         with mark("halo"):

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class NcclDevice(Peer):
-    """`Peer` without NVSHMEM: the kernel asks NCCL for the addresses of the neighbours' halos and flags.
+    """`Peer` without NVSHMEM: the kernel gets the addresses of the neighbours' halos and flags from NCCL.
 
-    Flags synchronise neighbours, and their waits have a deadline, which NCCL's barriers do not.
+    Flags synchronise neighbours, and their waits have a deadline, unlike NCCL's barriers.
     """
 
     registered = True
 
     def share(self, flags: int, offsets: Sequence[int]) -> Neighbours:
-        """Make the flags, and return where the neighbours' grids and flags are. Collective."""
+        """Make the flags, and return the addresses of the neighbours' grids and flags. Collective."""
         neighbours = super().share(flags, offsets)
         grids: Any = self._memory
         words: Any = self._flags
@@ -34,5 +34,5 @@ class NcclDevice(Peer):
         return neighbours
 
     def memory_of(self, rank: int, memory: Symmetric) -> Any:
-        """Return this rank's memory, from whose addresses the kernel computes a neighbour's addresses."""
+        """Return this rank's memory: the kernel computes a neighbour's addresses from its addresses."""
         return memory.local

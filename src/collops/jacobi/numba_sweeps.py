@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi import numpy_sweeps
 from collops.jacobi.problem import Part
 
@@ -14,7 +13,7 @@ from collops.jacobi.problem import Part
 class Sweeps(numpy_sweeps.Sweeps):
     """The same sweeps, compiled. Each rank works on one core."""
 
-    def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
+    def _sweep(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int, part: Part) -> None:
         (begin, end), (first, last) = part
         if begin >= end or first >= last:
             return
@@ -31,12 +30,12 @@ def _sweep(
     """Sweep a part; return the squared norm of its update, or 0 unless it is `wanted`."""
     square = 0.0
     for row in range(begin, end):
-        # Slices, so that no index can be negative, which would keep the loop from being vectorised.
+        # Slices, since possibly negative indices would prevent vectorisation.
         west, east = source[row, first - 1 : last - 1], source[row, first + 1 : last + 1]
         above, below = source[row - 1, first:last], source[row + 1, first:last]
         new = target[row, first:last]
         for i in range(new.size):
-            # The order of `relax` in jacobi.cu, to the bit: no fast mathematics here.
+            # The same order as `relax` in jacobi.cu, for bitwise equality: no fast mathematics.
             new[i] = quarter * (((west[i] + east[i]) + below[i]) + above[i])
         if with_norm:
             square += _square_of_change(new, source[row, first:last])
@@ -45,7 +44,7 @@ def _sweep(
 
 @njit(cache=True, error_model="numpy", fastmath=True)
 def _square_of_change(new: np.ndarray, old: np.ndarray) -> float:
-    """Return the sum of squares over one row, which is in the cache, in the order that is fastest."""
+    """Return the sum of squares over one row, which is in the cache, in the fastest order."""
     square = new.dtype.type(0)
     for i in range(new.size):
         change = new[i] - old[i]

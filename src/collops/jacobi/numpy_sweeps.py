@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.problem import Grid, Part
 
 _ELEMENTS_AT_ONCE = 1 << 15
@@ -14,7 +15,7 @@ _ELEMENTS_AT_ONCE = 1 << 15
 class Sweeps:
     """Sweeps over one rank's block. The arithmetic of a point is in the order of ``relax`` in ``jacobi.cu``.
 
-    `rows_at_once` is the number of rows in one call of NumPy, by default as many as stay in a cache.
+    `rows_at_once` is the number of rows in one call of NumPy, by default as many as fit in a cache.
     """
 
     def __init__(self, grid: Grid, rows_at_once: int | None = None) -> None:
@@ -23,29 +24,31 @@ class Sweeps:
         self._quarter = np.dtype(grid.problem.dtype).type(0.25)
         self._change = np.empty(self._rows_at_once * max(1, grid.columns), grid.problem.dtype)
 
-    def full(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def full(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep all of `source` into `target`; add the norm's square to ``norms[slot]`` unless `slot` is negative."""
         self._sweep(source, target, norms, slot, self.grid.full)
 
-    def boundary(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that neighbours need: the outermost rows, and columns where the grid is split along them."""
+    def boundary(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
+        """Sweep the points that neighbours need: the outermost rows, and columns if the grid is split along them."""
         for part in self.grid.outer:
             self._sweep(source, target, norms, slot, part)
 
-    def inner(self, source: Any, target: Any, norms: Any, slot: int) -> None:
-        """Sweep the points that :meth:`boundary` leaves out."""
+    def inner(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
+        """Sweep the points that :meth:`boundary` omits."""
         self._sweep(source, target, norms, slot, self.grid.inner)
 
-    def into_halos(self, source: Any, target: Any, above: Any, below: Any, norms: Any, slot: int) -> None:
+    def into_halos(
+        self, source: LocalArray, target: LocalArray, above: Any, below: Any, norms: LocalArray, slot: int
+    ) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
-        On one rank alone, these are `target`.
+        On a single rank, these are `target`.
         """
         self.full(source, target, norms, slot)
         above[self.grid.layout.local_shape(self.grid.above)[0] + 1] = target[1]
         below[0] = target[self.grid.rows]
 
-    def _sweep(self, source: Any, target: Any, norms: Any, slot: int, part: Part) -> None:
+    def _sweep(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int, part: Part) -> None:
         (begin, end), (first, last) = part
         if first >= last:
             return
@@ -61,6 +64,6 @@ class Sweeps:
                 np.subtract(new, self._shifted(source, rows, part, 0, 0), out=change.reshape(new.shape))
                 norms[slot] += np.dot(change, change)
 
-    def _shifted(self, source: Any, rows: tuple[int, int], part: Part, down: int, across: int) -> Any:
+    def _shifted(self, source: LocalArray, rows: tuple[int, int], part: Part, down: int, across: int) -> Any:
         _, (first, last) = part
         return source[self.grid.box((rows[0] + down, rows[1] + down), (first + across, last + across))]

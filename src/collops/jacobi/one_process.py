@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from collops import Communicator
 from collops.errors import LayoutError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.jacobi.parts import (
     Part,
@@ -81,7 +82,7 @@ class OneProcess(Variant, ABC):
                 with part.current():
                     self.send(part, number)
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         with mark(f"{count} sweeps"):
             for part in self.parts:
                 part.begin(count)
@@ -178,7 +179,7 @@ class ThreadsPeer(OneProcess):
 
     @classmethod
     def refusal(cls, engine: Engine, devices: Sequence[int]) -> str | None:
-        """Return which GPUs cannot address each other's memory."""
+        """Return the GPUs that cannot address each other's memory, as text, or ``None``."""
         pairs = unconnected(engine, devices)
         return f"GPU {pairs[0][0]} cannot address the memory of GPU {pairs[0][1]}" if pairs else None
 
@@ -198,7 +199,7 @@ class ThreadsManaged(ThreadsPeer):
 
     @classmethod
     def refusal(cls, engine: Engine, devices: Sequence[int]) -> str | None:
-        """Return which GPU cannot use managed memory while others do."""
+        """Return the GPU that cannot use managed memory while others do, as text, or ``None``."""
         unable = without_managed_access(engine, devices)
         return f"GPU {unable[0]} cannot use managed memory while another GPU does" if unable else None
 

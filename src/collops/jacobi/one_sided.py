@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from collops.extend.arrays import Box
+from collops.extend.arrays import Box, LocalArray
 from collops.jacobi.problem import Part
 from collops.jacobi.variant import InSharedMemory
 from collops.profile import mark
@@ -25,7 +24,7 @@ class OneSided(InSharedMemory):
         self._puts = list(self._targets())
         self._sides = [side for side, rank in enumerate(self.grid.neighbours) if rank is not None]
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         memory, done = self._memory, self.done + 1
         with mark("wait"):
             for side in self._sides:

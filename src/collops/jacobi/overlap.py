@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import HIGHEST_PRIORITY, SideStream
 from collops.jacobi.variant import Variant
 from collops.profile import mark
@@ -18,7 +18,7 @@ class Overlap(Variant):
         self._side = SideStream(HIGHEST_PRIORITY) if self.engine.streams else None
         self._aside = nullcontext() if self._side is None else self._side.stream
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         if self._side is not None:
             self._side.begin()
         with self._aside:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import HIGHEST_PRIORITY, SideStream, available_cores
 from collops.extend.engines import Engine
 from collops.jacobi.problem import Grid
@@ -36,7 +37,7 @@ class Part:
             self.grid.fill(array, self._xp)
 
     def turns(self, number: int) -> tuple[Any, Any]:
-        """Return the array that sweep `number` reads, and the one that it writes."""
+        """Return the array that sweep `number` reads, and the array that it writes."""
         return self.grids[number % 2], self.grids[1 - number % 2]
 
     def begin(self, count: int) -> None:
@@ -45,7 +46,7 @@ class Part:
             self.norms = self._xp.zeros(count)
         self.norms.fill(0)
 
-    def end(self, norms: Any) -> None:
+    def end(self, norms: LocalArray) -> None:
         """Order the caller's work after this part's, and add this part's norms to the caller's."""
         norms += self.norms[: norms.size]
 
@@ -62,7 +63,7 @@ class Part:
     def join(self) -> None:
         """Make the current stream wait for the side stream."""
 
-    def copy(self, source: Any, target: Any) -> None:
+    def copy(self, source: LocalArray, target: LocalArray) -> None:
         """Copy contiguous memory, which may be on two devices."""
         target[...] = source
 
@@ -82,7 +83,7 @@ class _CudaPart(Part):
     def __init__(self, grid: Grid, engine: Engine, device: int) -> None:
         self._cuda = cuda = engine.xp.cuda
         self._device = device
-        self._ready = cuda.Event(disable_timing=True)  # on the caller's device, as is required to record it there
+        self._ready = cuda.Event(disable_timing=True)  # on the caller's device, as required for recording
         with cuda.Device(device):
             self._stream = cuda.Stream(non_blocking=True)
             self._side = SideStream(HIGHEST_PRIORITY)
@@ -102,7 +103,7 @@ class _CudaPart(Part):
         with self.current():
             super().begin(count)
 
-    def end(self, norms: Any) -> None:
+    def end(self, norms: LocalArray) -> None:
         self._stream.record(self._ended)
         self._cuda.get_current_stream().wait_event(self._ended)
         local = self._xp.empty_like(norms)
@@ -123,7 +124,7 @@ class _CudaPart(Part):
     def join(self) -> None:
         self._side.wait()
 
-    def copy(self, source: Any, target: Any) -> None:
+    def copy(self, source: LocalArray, target: LocalArray) -> None:
         runtime, stream = self._cuda.runtime, self._cuda.get_current_stream()
         # The runtime determines the devices from the addresses.
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, source.nbytes, runtime.memcpyDefault, stream.ptr)
@@ -190,7 +191,7 @@ def without_managed_access(engine: Engine, devices: Sequence[int]) -> list[int]:
 
 
 def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
-    """Return an array without values that all devices of the process can address."""
+    """Return an uninitialised array that all devices of the process can address."""
     xp = engine.xp
     if not engine.streams:
         return xp.empty(shape, dtype)

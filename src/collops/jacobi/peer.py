@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import InSharedMemory
 from collops.profile import mark
 
@@ -17,7 +18,7 @@ class PeerMemory(InSharedMemory):
     """A variant whose kernels address the grids and the flags of neighbours."""
 
     def share(self, flags: int, offsets: Sequence[int]) -> Neighbours:
-        """Make flags in symmetric memory, and return where the neighbours' grids and flags are. Collective.
+        """Make flags in symmetric memory, and return the addresses of the neighbours' grids and flags. Collective.
 
         Each rank has `flags` 64-bit words of flags. `places` are the numbers of the flags that the neighbours above,
         below, to the left and to the right set.
@@ -40,7 +41,7 @@ class PeerMemory(InSharedMemory):
         return Neighbours(halos, self._flags.local.data.ptr, sets)
 
     def memory_of(self, rank: int, memory: Symmetric) -> Any:
-        """Return the memory of a neighbour as the kernel addresses it."""
+        """Return the memory of a neighbour, as addressed by the kernel."""
         return memory.peer(rank)
 
     def free(self) -> None:
@@ -55,9 +56,9 @@ class Peer(PeerMemory):
         super().prepare()
         self._neighbours = self.share(self.sweeps.flag_count(1), range(4))
         odd = self.grid.shape[0] * self.grid.shape[1] * self.problem.itemsize
-        self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to that of even and of odd ones
+        self._shifts = (0, odd)  # bytes from a neighbour's grid of even sweeps to its grids of even and of odd sweeps
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         shift = self._shifts[1 - self.done % 2]
         with mark("sweep"):
             self.sweeps.peer(source, target, shift, self._neighbours, self.done, norms, slot)

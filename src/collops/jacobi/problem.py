@@ -19,7 +19,7 @@ import numpy as np
 
 from collops import Communicator, ExchangePlan, Layout
 from collops.errors import InputError
-from collops.extend.arrays import Box, transfers
+from collops.extend.arrays import Box, LocalArray, transfers
 from collops.extend.exchanges import LibraryExchangePlan
 
 Part: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
@@ -167,7 +167,7 @@ class Grid:
                 regions.append(((top, top + rows), (begin, end)))
         return regions
 
-    def fill(self, array: Any, xp: Any) -> None:
+    def fill(self, array: LocalArray, xp: Any) -> None:
         """Set this rank's points in `array` to the initial values (zeros and the boundary), and the halo to zeros."""
         array[...] = 0
         for column in (0, self.problem.nx - 1):

@@ -19,7 +19,7 @@ from collops.jacobi.problem import Problem
 
 __all__ = ["check_commands", "command_of", "run_sample"]
 
-# Variables by which a launcher tells a process its rank: a launcher in the user's command must not take over ours.
+# Variables by which a launcher sets the rank of a process: a launcher in the user's command must not inherit ours.
 _OF_LAUNCHERS = ("PMI", "OMPI_", "HYD", "MPI_LOCAL", "MV2_", "FLUX_TASK", "COLLOPS_LAUNCHED", "COLLOPS_RANK")
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 # The samples print: type, nx, ny, niter, nccheck, devices, peer access, seconds, seconds of one device. The program for
@@ -39,7 +39,7 @@ class Sample:
 
 
 def command_of(text: str) -> tuple[str, list[str]]:
-    """Return name and words of a ``NAME=COMMAND``; raise `InputError` unless it is one whose program exists."""
+    """Return name and words of a ``NAME=COMMAND``; raise `InputError` if it or its program is invalid."""
     name, _, command = text.partition("=")
     try:
         words = shlex.split(command)
@@ -53,7 +53,7 @@ def command_of(text: str) -> tuple[str, list[str]]:
 
 
 def check_commands(texts: Sequence[str] | None) -> None:
-    """Raise `InputError` unless each is a ``NAME=COMMAND`` whose program exists, and no two have one name."""
+    """Raise `InputError` unless each is a ``NAME=COMMAND`` with an existing program, and names are distinct."""
     names = [command_of(text)[0] for text in texts or ()]
     if len(set(names)) < len(names):
         raise InputError(f"--peer gives several programs one name: {', '.join(names)}")
@@ -62,8 +62,8 @@ def check_commands(texts: Sequence[str] | None) -> None:
 def run_sample(name: str, command: Sequence[str], problem: Problem, switches: Sequence[str] = ()) -> Sample:
     """Run a program on a problem, and return the time that it prints. Not collective.
 
-    The program gets the samples' options, after those of `command`. It has half of the time that ranks wait for each
-    other (``COLLOPS_TIMEOUT``).
+    The samples' options are appended to the options in `command`. The deadline is half of the ranks' deadline
+    (``COLLOPS_TIMEOUT``).
 
     Raises
     ------
@@ -107,12 +107,12 @@ def run_sample(name: str, command: Sequence[str], problem: Problem, switches: Se
 
 
 def _wait(process: subprocess.Popen[bytes], output: int) -> str | None:
-    """Wait until the program has ended; return what is wrong if it must be ended before."""
+    """Wait until the program has exited; return the problem if it has to be terminated."""
     limit = default_timeout()
     begin = time.monotonic()
     while process.poll() is None:
         if os.fstat(output).st_size > _MAX_BYTES:
-            return f"printed more than {_MAX_BYTES >> 20} MiB, which no sample does: name another program"
+            return f"printed more than {_MAX_BYTES >> 20} MiB, unlike NVIDIA's samples: name another program"
         if limit is not None and time.monotonic() - begin > 0.5 * limit:
             return f"did not end within {0.5 * limit:g} s: choose a smaller -niter, or set COLLOPS_TIMEOUT"
         time.sleep(_POLL_SECONDS)
@@ -120,7 +120,7 @@ def _wait(process: subprocess.Popen[bytes], output: int) -> str | None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the program if it still runs; a launcher ends its ranks when it is asked to."""
+    """Terminate the program if it still runs; a launcher then terminates its ranks."""
     if process.poll() is None:
         process.terminate()
         try:

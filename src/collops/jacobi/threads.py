@@ -1,4 +1,4 @@
-"""Threads that work together, with one error for all of them."""
+"""Cooperating threads with a common error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> 
     errors = []
     try:
         for number in range(count):
-            # A daemon, so that a thread which never returns does not keep the program from ending.
+            # A daemon, so that a thread that never returns does not prevent the program's exit.
             threading.Thread(target=run, args=(number,), name=f"device {number}", daemon=True).start()
         for _ in range(count):
             number, error = ended.get(timeout=_LAST_SECONDS if errors else None)
@@ -57,6 +57,6 @@ def together(count: int, work: Callable[[int, Callable[[int], None]], None]) -> 
     finally:
         barrier.abort()
     if errors:
-        number, error = errors[0]  # later ones follow from it
+        number, error = errors[0]  # the others are its consequences
         error.add_note(f"in the thread of device {number} of {count}")
         raise error

@@ -1,4 +1,4 @@
-"""Where the time of an iteration goes, in numbers and as a picture, from the marks that the variants set."""
+"""The distribution of an iteration's time, as numbers and as a figure, from the marks of the variants."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from collops.extend.applications import figure
 from collops.extend.engines import Engine
 from collops.jacobi.variant import Variant
 
-HOST = 2  # the lane of the host's launches, where the work itself is on a device
+HOST = 2  # the lane of the host's launches, if the work is on a device
 _LANES = {0: "", 1: ", side stream", HOST: ", launches"}
 _COMPUTING = ("sweep", "boundary", "inner")  # in the labels of sweeps; all other marks are of messages
 _HOLD_SECONDS = 0.02
 
 
 class Span(NamedTuple):
-    """A piece of work, and when it ran, in seconds since the begin of the recording."""
+    """A piece of work, and its time in seconds since the beginning of the recording."""
 
     label: str
     lane: int  # 0 for the caller's stream, 1 for a side stream, `HOST` for the launch of work on a device
@@ -33,9 +33,9 @@ class Shares(NamedTuple):
     """The mean seconds of an iteration on one rank: `sweeps`, `exposed` and `gaps` add up to the iteration."""
 
     sweeps: float  # any sweep runs
-    exposed: float  # messages travel or are waited for, and no sweep runs
+    exposed: float  # messages are in flight or awaited, and no sweep runs
     gaps: float  # neither: the work waits for its launch
-    hidden: float  # messages travel during a sweep
+    hidden: float  # messages are in flight during a sweep
 
     @property
     def idle(self) -> float:
@@ -46,8 +46,8 @@ class Shares(NamedTuple):
 def record_spans(variant: Variant, count: int, *, ahead: bool = False) -> list[Span]:
     """Make `count` sweeps three times, and return the spans of the last. Collective.
 
-    Marks are NVTX ranges as well where the package nvtx is installed. With `ahead` a device begins when the host has
-    launched everything, so that spans do not contain times in which the device waits for the host.
+    Marks are also NVTX ranges if the package nvtx is installed. With `ahead` a device begins when the host has launched
+    everything, so that spans do not include waits of the device for the host.
     """
     engine = variant.engine
     norms = engine.xp.zeros(count)
@@ -65,7 +65,7 @@ def record_spans(variant: Variant, count: int, *, ahead: bool = False) -> list[S
 
 @contextmanager
 def _held(engine: Engine, comm: Communicator, ahead: bool) -> Iterator[None]:
-    """Keep a device from what the body launches, until all ranks have launched theirs or the host waits for it."""
+    """Delay the work launched on a device until all ranks have launched theirs or the host waits for it."""
     if not ahead or engine.memory == "host":
         yield
         return
@@ -79,7 +79,7 @@ def _held(engine: Engine, comm: Communicator, ahead: bool) -> Iterator[None]:
 
 
 def spans_of(recording: profile.Recording, engine: Engine) -> list[Span]:
-    """Return the outermost marks of this rank, less those recorded as part of a graph. Waits for the device."""
+    """Return the outermost marks of this rank, except marks inside a graph. Waits for the device."""
     recording.report()  # sets the times of the device
     caller = engine.xp.cuda.get_current_stream().ptr if engine.memory == "device" else None
     spans = []
@@ -97,8 +97,8 @@ def spans_of(recording: profile.Recording, engine: Engine) -> list[Span]:
 def shares_of(spans: Sequence[Span], count: int, seconds: float = 0.0) -> Shares:
     """Divide the time of `count` sweeps by one rank's spans.
 
-    An iteration without marks took `seconds`; if that is longer than the recorded ones, the device had to wait for
-    launches that the recording did not show.
+    An iteration without marks took `seconds`; if this is longer than the recorded time, the device waited for launches
+    that the recording does not show.
     """
     work = [span for span in spans if span.lane != HOST]
     computing = [any(word in span.label for word in _COMPUTING) for span in work]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from collops import Communicator
 from collops.errors import LayoutError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, kernel_table
 from collops.jacobi.problem import Grid, Problem, halo_plan
 from collops.profile import mark
@@ -36,12 +37,12 @@ class Variant:
         self.prepare()
 
     def prepare(self) -> None:
-        """Make the grids, and everything else that sweeps need, so that these allocate nothing. Collective."""
+        """Make the grids, and everything else that sweeps need, so that sweeps allocate nothing. Collective."""
         empty = self.engine.xp.empty
         self.grids = [empty(self.grid.shape, self.problem.dtype) for _ in range(2)]
         self.fill_grids()
 
-    def advance(self, count: int, norms: Any) -> None:
+    def advance(self, count: int, norms: LocalArray) -> None:
         """Make `count` sweeps, by default by `step`. Collective.
 
         `norms` holds at least `count` zeros, float64. Each sweep that is checked adds this rank's part of the squared
@@ -51,7 +52,7 @@ class Variant:
             self.step(*self.turns(), norms, self.checked(slot))
             self.done += 1
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep once, and fill the halo of `target`; the norm goes to ``norms[slot]`` unless `slot` is negative."""
         raise NotImplementedError
 
@@ -72,13 +73,13 @@ class Variant:
         return self.array[self.grid.block]
 
     def fill_grids(self) -> None:
-        """Give both grids the first values, halos included. Collective."""
+        """Set both grids to the initial values, including halos. Collective."""
         for array in self.grids:
             self.grid.fill(array, self.engine.xp)
             self.halo(array, array)
 
     def turns(self) -> tuple[Any, Any]:
-        """Return the grid that the next sweep reads, and the one that it writes."""
+        """Return the grid that the next sweep reads, and the grid that it writes."""
         return self.grids[self.done % 2], self.grids[1 - self.done % 2]
 
     def checked(self, slot: int) -> int:
@@ -89,7 +90,7 @@ class Variant:
 class Single(Variant):
     """The kernel sweeps and fills the halo of its own block: the reference of all other variants."""
 
-    def step(self, source: Any, target: Any, norms: Any, slot: int) -> None:
+    def step(self, source: LocalArray, target: LocalArray, norms: LocalArray, slot: int) -> None:
         """Sweep once."""
         with mark("sweep"):
             self.sweeps.into_halos(source, target, target, target, norms, slot)
@@ -104,7 +105,7 @@ class InSharedMemory(Variant):
     def prepare(self) -> None:
         """Make the grids in symmetric memory; raise `LayoutError` on all ranks if one has no points."""
         grid = self.grid
-        if 0 in grid.layout.sizes[0] or 0 in grid.layout.sizes[1]:  # its neighbours would wait for it
+        if 0 in grid.layout.sizes[0] or 0 in grid.layout.sizes[1]:  # its neighbours would wait forever
             down, across = grid.process_grid
             self.comm.check(
                 LayoutError(
@@ -132,5 +133,5 @@ _sweeps_for = kernel_table("collops.jacobi", None, numpy=_HOST, cupy="cupy_sweep
 
 
 def sweeps_of(engine: Engine, grid: Grid) -> Any:
-    """Return the kernels that sweep the block of `grid`; only these, and what launches them, differ between engines."""
+    """Return the kernels that sweep the block of `grid`; only the kernels and their launches differ between engines."""
     return _sweeps_for(engine).Sweeps(grid)

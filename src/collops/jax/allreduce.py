@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.backend import LocalArray
 from collops.jax.arguments import array, checked_convention, leaf_by_leaf, reduction
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
@@ -11,7 +12,7 @@ from collops.jax.primitive import collective, linear, local_adjoint
 
 
 @leaf_by_leaf
-def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
+def allreduce(x: LocalArray, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
     """Reduce `x` over the ranks; every rank gets the result. Collective.
 
     Parameters
@@ -60,12 +61,12 @@ def allreduce(x: Any, op: Any = "sum", *, comm: Any = None, cotangents: str = "r
     return converted(reduced(x, op, comm, replicated))
 
 
-def reduced(x: Any, op: str, comm: NativeComm, replicated: bool = False) -> Any:
+def reduced(x: LocalArray, op: str, comm: NativeComm, replicated: bool = False) -> Any:
     """Bind the primitive: `op` is a name of a native operation."""
     return allreduce_p.bind(x, op=op, comm=comm, replicated=replicated)[0]
 
 
-def replicated_operand(x: Any, comm: Any) -> Any:
+def replicated_operand(x: LocalArray, comm: Any) -> Any:
     """Return `x`, a replicated floating or complex array, for use with local data. No message.
 
     In a derivative, the cotangents of all ranks are summed: this is the adjoint of a sum with a replicated result.

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.comm.call import check_rank, check_tag, rows_of_ranks
 from collops.comm.mpi import name_of_operation
@@ -64,7 +65,7 @@ def leaf_by_leaf(function: F) -> F:
     """
 
     @functools.wraps(function)
-    def of_leaves(x: Any, *args: Any, **options: Any) -> Any:
+    def of_leaves(x: LocalArray, *args: Any, **options: Any) -> Any:
         if jax.tree_util.all_leaves((x,), is_leaf=_is_array):
             return function(x, *args, **options)
         leaves, tree = jax.tree.flatten(x, is_leaf=_is_array)
@@ -93,7 +94,7 @@ def _together(function: Callable[..., Any], positional: int, names: tuple[str, .
     return Jit(on_leaves, {})
 
 
-def blocks(x: Any, comm: NativeComm, name: str) -> Any:
+def blocks(x: LocalArray, comm: NativeComm, name: str) -> Any:
     """Return `x` as a JAX array of one block for each rank."""
     x = array(x)
     if x.ndim == 0 or x.shape[0] != comm.size:
@@ -114,7 +115,7 @@ def operation(op: Any, dtype: Any) -> str:
     return LOGICAL.get(name, name) if dtype.kind == "b" else name
 
 
-def reduction(x: Any, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[Any], Any]]:
+def reduction(x: LocalArray, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[Any], Any]]:
     """Return an array and a reduction that the transport supports, and a function that converts the result.
 
     An average is a sum divided by the number of ranks. NCCL has no 16-bit integers, booleans and logical operations;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.backend import LocalArray
 from collops.jax.arguments import array, blocks, checked_rank, leaf_by_leaf
 from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 
 @leaf_by_leaf
-def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
+def gather(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
     """Stack every rank's `x` on `root`; on other ranks return `x`. Collective.
 
     Parameters
@@ -48,7 +49,7 @@ def gather(x: Any, root: int = 0, *, comm: Any = None) -> Any:
 
 
 @leaf_by_leaf
-def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
+def scatter(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
     """Send the block ``x[r]`` of `root` to rank *r*. Collective.
 
     Parameters
@@ -85,7 +86,7 @@ def scatter(x: Any, root: int = 0, *, comm: Any = None) -> Any:
     return scatter_p.bind(x, root=root, comm=comm)[0]
 
 
-def _stacked(x: Any, root: int, comm: NativeComm) -> Any:
+def _stacked(x: LocalArray, root: int, comm: NativeComm) -> Any:
     return [like(x, (comm.size if comm.rank == root else 0, *x.shape))]
 
 

@@ -16,6 +16,7 @@ from jax import dtypes, lax
 from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 
+from collops.backend import LocalArray
 from collops.comm.mpi import mpi4py_module
 from collops.errors import InputError
 from collops.jax.arguments import array, checked_rank, checked_tag
@@ -43,7 +44,7 @@ class Status:
         return hash(self.address)
 
 
-def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
+def send(x: LocalArray, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters as for :func:`sendrecv`.
 
     Returns
@@ -68,7 +69,7 @@ def send(x: Any, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     return with_derivative(jnp.zeros_like(receipt), receipt)  # the handler does not write the receipt's memory
 
 
-def recv(x: Any, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
+def recv(x: LocalArray, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
     The values of `x` are arbitrary. For a derivative it must depend on the variable of differentiation, for example as
@@ -228,7 +229,7 @@ def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int,
     return source, any_tag if tag is None else checked_tag(tag)
 
 
-def with_derivative(x: Any, other: Any) -> Any:
+def with_derivative(x: LocalArray, other: Any) -> Any:
     """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank participates in a derivative."""
     if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
         return x
@@ -301,8 +302,8 @@ def _transpose(
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
-    rest = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    return [*cotangents_of_sends, *rest]
+    zeros = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
+    return [*cotangents_of_sends, *zeros]
 
 
 def _batch(values: Any, axes: Any, **parameters: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from collops.backend import LocalArray
 from collops.comm.mpi import mpi4py_module
 from collops.comm.reductions import OPERATIONS
 from collops.errors import UnsupportedTypeError
@@ -18,7 +19,7 @@ from collops.jax.communicators import NativeComm, native_comm
 from collops.jax.gathering import gathered
 
 
-def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
+def scan(x: LocalArray, op: Any = "sum", *, comm: Any = None) -> Any:
     """Reduce `x` over this rank and all ranks before it. Collective.
 
     Parameters
@@ -57,7 +58,7 @@ def scan(x: Any, op: Any = "sum", *, comm: Any = None) -> Any:
     return _folded(_gathered(x, comm)[: comm.rank + 1], name)
 
 
-def folded_operation(op: Any, x: Any) -> str | None:
+def folded_operation(op: Any, x: LocalArray) -> str | None:
     """Return the name of a reduction that transports do not support, checked for `x`; ``None`` for others."""
     known = (*_FOLDED, "prod")
     name = op if isinstance(op, str) else next((x for x in known if op == getattr(mpi4py_module(), x.upper())), None)
@@ -76,12 +77,12 @@ def folded_operation(op: Any, x: Any) -> str | None:
     return name
 
 
-def folded(x: Any, name: str, comm: NativeComm) -> Any:
+def folded(x: LocalArray, name: str, comm: NativeComm) -> Any:
     """Reduce `x` over all ranks by an operation of :func:`folded_operation`."""
     return _folded(_gathered(x, comm), name)
 
 
-def _gathered(x: Any, comm: NativeComm) -> Any:
+def _gathered(x: LocalArray, comm: NativeComm) -> Any:
     return gathered(x[None], (1,) * comm.size, comm)
 
 

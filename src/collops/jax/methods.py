@@ -12,6 +12,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.jax import distribution, gathering, rooted
@@ -24,7 +25,9 @@ from collops.jax.primitive import linear_map
 __all__ = ["collective", "exchange", "recv", "send", "sendrecv"]
 
 
-def collective(comm: Communicator, kind: str, x: Any, op: Any, root: Any, counts: Any, receive_counts: Any) -> Any:
+def collective(
+    comm: Communicator, kind: str, x: LocalArray, op: Any, root: Any, counts: Any, receive_counts: Any
+) -> Any:
     """Return the result of a collective method of a communicator, called `kind`, with the same parameters.
 
     `counts` are also the ``send_counts`` of an alltoallv. Counts that are missing are exchanged when the program is
@@ -67,7 +70,7 @@ def collective(comm: Communicator, kind: str, x: Any, op: Any, root: Any, counts
     return result if comm.rank == root else None
 
 
-def _on_one_rank(comm: Communicator, kind: str, x: Any, root: Any, *counts: Sequence[int] | None) -> Any:
+def _on_one_rank(comm: Communicator, kind: str, x: LocalArray, root: Any, *counts: Sequence[int] | None) -> Any:
     """Return the result of a call on a single rank, after the same checks as in the primitives."""
     if root is not None:
         checked_rank(root, comm, "root")
@@ -83,7 +86,7 @@ def _on_one_rank(comm: Communicator, kind: str, x: Any, root: Any, *counts: Sequ
 
 def exchange(
     comm: Communicator,
-    source: Any,
+    source: LocalArray,
     sends: Sequence[Any],
     destinations: Sequence[int],
     shapes: Sequence[tuple[int, ...]],

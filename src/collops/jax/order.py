@@ -239,7 +239,7 @@ def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) ->
         operands = [leaf for leaf in leaves if isinstance(leaf, Tracer)]
         program, shapes = jax.make_jaxpr(on_operands, return_shape=True)(*operands)
         name = getattr(function, "__name__", "ordered")
-        results = _whole_p.bind(*operands, program=versions.lowered(program), name=name)
+        results = _ordered_p.bind(*operands, program=versions.lowered(program), name=name)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return inside
@@ -267,12 +267,12 @@ def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Cal
     return inside
 
 
-def _whole(*_: Any, program: Any, name: str) -> tuple[Any, set[Any]]:
+def _evaluate_ordered(*_: Any, program: Any, name: str) -> tuple[Any, set[Any]]:
     """Return the abstract results and the effects other than the order, such as the effect of ``jax.debug.print``."""
     return program.out_avals, program.effects - {ORDER}
 
 
-def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
+def _lower_ordered(context: Any, *operands: Any, program: Any, name: str) -> Any:
     # A branch of a recorded graph may only contain kernels, but NCCL adds events.
     before = _recordable.set(not versions.branches(program, ORDER))
     try:
@@ -281,7 +281,7 @@ def _lower_whole(context: Any, *operands: Any, program: Any, name: str) -> Any:
         _recordable.reset(before)
 
 
-_whole_p = Primitive("collops_whole_program")
-_whole_p.multiple_results = True
-_whole_p.def_effectful_abstract_eval(_whole)
-mlir.register_lowering(_whole_p, _lower_whole)
+_ordered_p = Primitive("collops_whole_program")
+_ordered_p.multiple_results = True
+_ordered_p.def_effectful_abstract_eval(_evaluate_ordered)
+mlir.register_lowering(_ordered_p, _lower_ordered)

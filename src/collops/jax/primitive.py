@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
+from collops.backend import LocalArray
 from collops.comm.call import in_elements
 from collops.comm.failure import call_site
 from collops.comm.reductions import library_loses_nan, sortable, unsorted
@@ -203,7 +204,7 @@ def _compiled_for(
 def linear_map(
     forward: Callable[[Any], Any],
     adjoint: Callable[[Any], Any],
-    x: Any,
+    x: LocalArray,
     shapes: tuple[tuple[int, ...], ...],
     collective: tuple[bool, bool | None] = (True, True),
 ) -> Any:
@@ -239,7 +240,7 @@ def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]
     return linear_map(own_part, summed, cotangent, shapes, (False, True))
 
 
-def _run_map(x: Any, *, forward: Callable[[Any], Any], **_: Any) -> Any:
+def _run_map(x: LocalArray, *, forward: Callable[[Any], Any], **_: Any) -> Any:
     return forward(x)
 
 

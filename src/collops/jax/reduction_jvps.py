@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
+from collops.backend import LocalArray
 from collops.jax.allreduce import allreduce_p, reduced
 from collops.jax.communicators import NativeComm
 from collops.jax.gathering import gathered, reduce_scatter_p
@@ -21,7 +22,7 @@ from collops.jax.rooted import broadcast, reduce_p
 __all__: list[str] = []
 
 
-def _pushed_forward(x: Any, y: Any, t: Any, op: str, comm: NativeComm) -> Any:
+def _pushed_forward(x: LocalArray, y: Any, t: Any, op: str, comm: NativeComm) -> Any:
     """Return this rank's summand of the tangent of `y`, the result of `op` on `x`, for the tangent `t` of `x`."""
     if op == "prod":
         factors = gathered(x[None], (1,) * comm.size, comm)

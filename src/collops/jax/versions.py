@@ -23,6 +23,8 @@ from jax._src.util import HashablePartial as _HashablePartial
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxlib.mlir import ir
 
+from collops.backend import LocalArray
+
 __all__ = ["lowered", "product_precision"]
 
 # Whether XLA runs calls once before it records them. A first call may do operations that a recording does not allow.
@@ -153,7 +155,7 @@ def wait_until_ready(token: Any) -> None:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
-def set_runtime_token(effect: Effect, array: Any) -> None:
+def set_runtime_token(effect: Effect, array: LocalArray) -> None:
     """Make `array` the token for which the next computation with `effect` waits.
 
     That computation may run on another device, to which JAX copies an uncommitted token of a single device.
@@ -170,12 +172,12 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
 
     Other effects of `jaxpr`, such as ordered callbacks, are effects of the computation.
     """
-    others = context.tokens_in
-    tokens = _mlir.TokenSet({**dict(others.items()), effect: _mlir.create_token()})
+    outer = context.tokens_in
+    tokens = _mlir.TokenSet({**dict(outer.items()), effect: _mlir.create_token()})
     inner = context.replace(tokens_in=tokens, tokens_out=None)
     results = _mlir.core_call_lowering(inner, *operands, name=name, call_jaxpr=jaxpr)
-    if len(others):
-        context.set_tokens_out(inner.tokens_out.subset(others.effects()))
+    if len(outer):
+        context.set_tokens_out(inner.tokens_out.subset(outer.effects()))
     return results
 
 

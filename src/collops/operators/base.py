@@ -10,14 +10,15 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
 from collops.array.fused import Square, sums_squares
 from collops.array.operands import way_to
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.backend import engine_of
-from collops.comm.given import checked_communicator
+from collops.comm.arguments import checked_communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators.dottest import dottest
 from collops.operators.memory import Buffers, allocator, check_holds, new_array
@@ -122,7 +123,7 @@ class LinearOperator:
     clinear = True
     __array_ufunc__ = None  # so that a NumPy scalar times an operator calls the operator's __rmul__
 
-    def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: Any, comm: Communicator) -> None:
+    def __init__(self, domain: AnyLayout, range: AnyLayout, dtype: DTypeLike, comm: Communicator) -> None:
         checked_communicator(comm)
         for layout in (domain, range):
             if not isinstance(layout, Layout | StackedLayout):
@@ -174,7 +175,7 @@ class LinearOperator:
     def _adjoint(self, y: Array, out: Array | None) -> Any:
         return self._apply(y, self._new(self.domain, y) if out is None else out, True)
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Any, Square]:
@@ -245,7 +246,7 @@ class LinearOperator:
         if out is not None:
             self._check_out(x, out, self.range)
         if self.comm.calls is not None:
-            check_given(x)
+            compare_copies(x)
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -256,7 +257,7 @@ class LinearOperator:
         if out is not None:
             self._check_out(y, out, self.domain)
         if self.comm.calls is not None:
-            check_given(y)
+            compare_copies(y)
         result = self._adjoint(y, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
@@ -338,7 +339,7 @@ class LinearOperator:
             return self.operator.conj().H
         return Conjugate(self) if is_complex(self.dtype) else self
 
-    def astype(self, dtype: Any) -> LinearOperator:
+    def astype(self, dtype: DTypeLike) -> LinearOperator:
         """Return the operator with its coefficients in another precision, to read fewer bytes. Collective.
 
         Results have the common type of the operator and the vector. A solver works in lower precision if its data are
@@ -508,7 +509,7 @@ class Combination(LinearOperator):
 
         return 1, apply
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         terms, layout = self._terms[adjoint], out.layout
         total_coefficient, apply = terms[0]
         total = apply(x, out)
@@ -670,7 +671,7 @@ def check_operators(*operators: Any) -> None:
             )
 
 
-def is_complex(dtype: Any) -> bool:
+def is_complex(dtype: DTypeLike) -> bool:
     """Return whether `dtype` is a complex type."""
     return np.dtype(dtype).kind == "c"
 
@@ -708,5 +709,5 @@ def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None)
     if array.layout is layout and array.comm is ranks:
         return array
     if isinstance(layout, StackedLayout):
-        return StackedArray([reinterpret(part, one, ranks) for part, one in zip(array.arrays, layout, strict=True)])
+        return StackedArray([reinterpret(part, new, ranks) for part, new in zip(array.arrays, layout, strict=True)])
     return DistributedArray._made(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
@@ -14,7 +15,7 @@ from collops.array.plans import as_layout
 from collops.array.redistribute import agree_on_values
 from collops.backend import engine_of
 from collops.comm import Communicator
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, communicator_of, placed
@@ -61,7 +62,7 @@ class Diagonal(LinearOperator):
         axis: int = -1,
         *,
         comm: Communicator | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         distributed = isinstance(diag, DistributedArray)
         comm = communicator_of(diag, comm)
@@ -90,14 +91,14 @@ class Diagonal(LinearOperator):
         other._set(self._local.astype(dtype))
         return other
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         return self._product(self._diagonal, x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         return self._product(self._conjugate, y, out)
 
     def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
-        factors = diagonal.on(x.engine)
+        factors = diagonal.on_engine(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
         check_holds(out.dtype, self.dtype, x.dtype)
@@ -142,7 +143,7 @@ class Identity(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         comm = communicator_or_world(comm)
         data, model = _both(N, N if M is None else M, comm)
@@ -150,7 +151,7 @@ class Identity(LinearOperator):
         blocks = model.local_shape(comm.rank), data.local_shape(comm.rank)
         self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         source, target, engine = x.local_array, out.local_array, x.engine
         if source.shape == target.shape:
             return filled(out, source)
@@ -192,7 +193,9 @@ class Sum(LinearOperator):
 
     _has_coefficients = False
 
-    def __init__(self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: Any = "float64") -> None:
+    def __init__(
+        self, dims: Dims, axis: int = -1, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
+    ) -> None:
         model, comm = placed(dims, comm)
         if model.ndim < 2:
             raise LayoutError("a sum along an axis needs a model with at least two axes; a dot product sums a vector")
@@ -203,7 +206,7 @@ class Sum(LinearOperator):
         others = None if groups is None else comm.subgroup(groups)
         self._axis_comm = None if others is None or others.size == 1 else others
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
@@ -212,7 +215,7 @@ class Sum(LinearOperator):
             total = self._axis_comm.allreduce(total, out=memory)
         return filled(out, total)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         check_holds(out.local_array.dtype, y.local_array.dtype)
         return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._broadcast]))
@@ -254,7 +257,7 @@ class Transpose(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, dims: Dims, axes: Sequence[int], *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         model, comm = placed(dims, comm)
         if sorted(axis + model.ndim if axis < 0 else axis for axis in axes) != list(range(model.ndim)):
@@ -263,7 +266,7 @@ class Transpose(LinearOperator):
         self._orders = order, np.argsort(order).tolist()
         super().__init__(model, model._of_axes(order), dtype, comm)
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
@@ -290,12 +293,12 @@ class Zero(LinearOperator):
     _has_coefficients = False
 
     def __init__(
-        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: Any = "float64"
+        self, N: Dims, M: Dims | None = None, *, comm: Communicator | None = None, dtype: DTypeLike = "float64"
     ) -> None:
         comm = communicator_or_world(comm)
         super().__init__(as_layout(N if M is None else M, comm), as_layout(N, comm), dtype, comm)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         return filled(out, out.engine.put(out.local_array, ..., 0))
 
 
@@ -359,9 +362,9 @@ def _fits(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
     return len(inner) == len(outer) and all(i <= o for i, o in zip(inner, outer, strict=True))
 
 
-def _check_nested(one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    if not (_fits(one, other) or _fits(other, one)):
+def _check_nested(inner: tuple[int, ...], outer: tuple[int, ...]) -> None:
+    if not (_fits(inner, outer) or _fits(outer, inner)):
         raise LayoutError(
-            f"an identity between the shapes {one} and {other} needs one of them to be at least as large along every "
+            f"an identity between the shapes {inner} and {outer} needs one of them to be at least as large along every "
             "axis"
         )

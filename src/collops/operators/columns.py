@@ -159,7 +159,7 @@ class _Batched(LinearOperator):
         self._inherit([operator])
         self.operator = operator
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)
@@ -230,7 +230,7 @@ def column_layout(layout: AnyLayout) -> Any:
 def column(block: Array, layout: Any, number: int) -> Any:
     """Return a column of a block as an array of `layout` (see :func:`column_layout`): a view if the engine has them."""
     if isinstance(block, StackedArray):
-        return StackedArray([column(part, one, number) for part, one in zip(block.arrays, layout, strict=True)])
+        return StackedArray([column(part, new, number) for part, new in zip(block.arrays, layout, strict=True)])
     return DistributedArray._made(layout, block.comm, block.local_array[number])
 
 

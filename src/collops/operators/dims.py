@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.array import DistributedArray, Layout
 from collops.array.plans import as_layout
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
 
 if TYPE_CHECKING:

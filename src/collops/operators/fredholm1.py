@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import engine_of
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dense import forms_for
@@ -96,7 +97,7 @@ class Fredholm1(LinearOperator):
         model: Form = "split",
         data: Form = "split",
         comm: Communicator | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         comm = communicator_or_world(comm)
         with collective_errors(comm):
@@ -125,7 +126,7 @@ class Fredholm1(LinearOperator):
         self._engine = engine_of(matrices)
         self._buffers = Buffers()
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         product, operand_side, result_side = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
@@ -158,7 +159,7 @@ class _Side:
             self.to_slices, self.to_whole = Move(self.layout, split, comm), Move(split, self.layout, comm)
 
 
-def _matrices(G: Any, dtype: Any) -> Any:
+def _matrices(G: Any, dtype: DTypeLike | None) -> Any:
     """Return `G` in C order and in `dtype`."""
     engine_of(G)  # raises for anything but an array
     if G.ndim != 3:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
+from numpy.typing import DTypeLike
+
+from collops.array import Array
 from collops.array.halo import HaloPlan, halo_widths
 from collops.comm import Communicator
 from collops.operators.base import LinearOperator
@@ -64,7 +67,7 @@ class Halo(LinearOperator):
         halo: SupportsIndex | Sequence[SupportsIndex],
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         self._plan = HaloPlan(layout, halo_widths(halo, layout.ndim), comm)
@@ -72,6 +75,6 @@ class Halo(LinearOperator):
         self.widths = self._plan.widths
         self.inner = self._plan.inner
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         move = self._plan.add_back if adjoint else self._plan.fill
         return filled(out, move(contiguous(x.local_array, out.dtype), out.local_array))

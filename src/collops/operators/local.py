@@ -172,7 +172,7 @@ class DiagonalMatrix:
 
     def _product(self, diagonal: Coefficients, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
-        factor = diagonal.on(engine)
+        factor = diagonal.on_engine(engine)
         if out is None or out.dtype != self.dtype or x.dtype != self.dtype:
             return store(factor * x, out)
         return engine.xp.multiply(factor, x, out=out)

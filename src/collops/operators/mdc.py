@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.array import Array, Layout
 from collops.array.dtypes import real_of
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.dims import check_count
@@ -173,7 +173,7 @@ class MDC(LinearOperator):
         layouts = source.fourier.range, target.fourier.range
         return cache(partial(find_product, source.transform, target.transform, *layouts, self._spectral, self.comm))
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         source, kernel, target, compute, find = self._steps[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from collops.array import Array, StackedLayout, empty
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -37,7 +39,7 @@ class Buffers:
     def __init__(self) -> None:
         self._arrays: dict[Hashable, Any] = {}
 
-    def get(self, slot: Hashable, layout: Any, like: Array, dtype: Any) -> Any:
+    def get(self, slot: Hashable, layout: Any, like: Array, dtype: DTypeLike) -> Any:
         """Return the distributed array in `slot`, on the engine and the ranks of `like`, with undefined values.
 
         A slot always has the same layout.
@@ -50,7 +52,7 @@ class Buffers:
             array = self._arrays[key] = new_array(layout, like, dtype)
         return array
 
-    def local(self, slot: Hashable, shape: tuple[int, ...], dtype: Any, engine: Engine) -> Any:
+    def local(self, slot: Hashable, shape: tuple[int, ...], dtype: DTypeLike, engine: Engine) -> Any:
         """Return the local array of this shape in `slot`, with undefined values."""
         if not engine.mutable:
             return None
@@ -60,7 +62,7 @@ class Buffers:
             array = self._arrays[key] = engine.xp.empty(shape, dtype)
         return array
 
-    def result(self, slot: Hashable, out: Any, dtype: Any) -> Any:
+    def result(self, slot: Hashable, out: Any, dtype: DTypeLike) -> Any:
         """Return memory of this `dtype` for the local array of the distributed array `out`: that array, or a buffer.
 
         Raises UnsupportedTypeError if only `dtype` is complex.
@@ -71,7 +73,7 @@ class Buffers:
         check_holds(local.dtype, dtype)
         return self.local(slot, local.shape, dtype, engine)
 
-    def contiguous(self, slot: Hashable, array: Any, dtype: Any, engine: Engine) -> Any:
+    def contiguous(self, slot: Hashable, array: Any, dtype: DTypeLike, engine: Engine) -> Any:
         """Return a local array in C order and in `dtype`, copied if necessary; on mutable engines, to a buffer."""
         if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
             return array
@@ -89,7 +91,7 @@ class Coefficients:
         self._engine = engine_of(array)
         self._copies: dict[Engine, Any] = {self._engine: array}
 
-    def on(self, engine: Engine) -> Any:
+    def on_engine(self, engine: Engine) -> Any:
         """Return the array in the memory of `engine`."""
         array = self._copies.get(engine)
         if array is None:
@@ -97,12 +99,12 @@ class Coefficients:
         return array
 
 
-def new_array(layout: Any, like: Array, dtype: Any) -> Any:
+def new_array(layout: Any, like: Array, dtype: DTypeLike) -> Any:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
-def allocator(layout: Any, like: Array, dtype: Any) -> Callable[[], Any]:
+def allocator(layout: Any, like: Array, dtype: DTypeLike) -> Callable[[], Any]:
     """Return a function without arguments that calls :func:`new_array`, with all checks made once, in advance."""
     prototype = new_array(layout, like, dtype)
     if isinstance(layout, StackedLayout):
@@ -141,7 +143,7 @@ def store(value: Any, out: Any) -> Any:
     return out
 
 
-def contiguous(array: Any, dtype: Any) -> Any:
+def contiguous(array: Any, dtype: DTypeLike) -> Any:
     """Return a local array in `dtype` and C order, copied only if necessary; raise if only the array is complex."""
     engine = engine_of(array)
     if array.dtype == dtype and (not engine.mutable or array.flags.c_contiguous):
@@ -150,9 +152,9 @@ def contiguous(array: Any, dtype: Any) -> Any:
     return engine.xp.ascontiguousarray(array, dtype) if engine.mutable else array.astype(engine.dtype(dtype))
 
 
-def check_holds(wanted: Any, *dtypes: Any) -> None:
-    """Raise UnsupportedTypeError if one of the `dtypes` is complex and `wanted` is not."""
-    if wanted.kind != "c":
+def check_holds(target: Any, *dtypes: Any) -> None:
+    """Raise UnsupportedTypeError if one of the `dtypes` is complex and `target` is not."""
+    if target.kind != "c":
         for dtype in dtypes:
             if dtype.kind == "c":
-                raise UnsupportedTypeError(f"dtype {dtype} does not fit into {wanted}, which has no imaginary part")
+                raise UnsupportedTypeError(f"dtype {dtype} does not fit into {target}, which has no imaginary part")

@@ -8,11 +8,13 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
+from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
@@ -70,7 +72,7 @@ class Restriction(LinearOperator):
         *,
         rebalance: bool = False,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         model, comm = placed(dims, comm)
         self.axis = axis = normal_axis(axis, model.ndim)
@@ -110,18 +112,18 @@ class Restriction(LinearOperator):
         self._back = ExchangePlan(comm, receives, sends)
         self._buffers = Buffers()
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
-        samples = x.local_array[self._chosen.on(x.engine)]
+        samples = x.local_array[self._chosen.on_engine(x.engine)]
         if self._moves:
-            samples = self._moved(self._plan, samples, self._arriving, x)[self._arrived.on(x.engine)]
+            samples = self._moved(self._plan, samples, self._arriving, x)[self._arrived.on_engine(x.engine)]
         return filled(out, samples)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         samples = y.local_array
         if self._moves:
-            samples = self._moved(self._back, samples[self._by_source.on(y.engine)], self._leaving, y)
+            samples = self._moved(self._back, samples[self._by_source.on_engine(y.engine)], self._leaving, y)
         check_holds(out.dtype, samples.dtype)
         return filled(out, self._chosen.scatter(samples, out.local_array, y.engine))
 
@@ -150,19 +152,19 @@ class _Selection:
         elif len(indices):
             self._slice = slice(int(indices[0]), int(indices[-1]) + 1, int(steps[0]) if len(steps) else 1)
 
-    def on(self, engine: Any) -> tuple[Any, ...]:
+    def on_engine(self, engine: Engine) -> tuple[Any, ...]:
         """Return the index for arrays of `engine`."""
-        return (*self._before, self._slice if self._indices is None else self._indices.on(engine))
+        return (*self._before, self._slice if self._indices is None else self._indices.on_engine(engine))
 
-    def scatter(self, samples: Any, target: Any, engine: Any) -> Any:
+    def scatter(self, samples: Any, target: Any, engine: Engine) -> Any:
         """Return `target` with `samples` at the indices, added up at repeated ones, and zeros elsewhere."""
         target = engine.put(target, ..., 0)
         if not self._repeated:
-            return engine.put(target, self.on(engine), samples)
+            return engine.put(target, self.on_engine(engine), samples)
         if not engine.mutable:
-            return target.at[self.on(engine)].add(samples.astype(target.dtype))
+            return target.at[self.on_engine(engine)].add(samples.astype(target.dtype))
         # CuPy's add.at supports real numbers only.
-        engine.xp.add.at(_as_reals(target), self.on(engine), _as_reals(samples.astype(target.dtype, order="C")))
+        engine.xp.add.at(_as_reals(target), self.on_engine(engine), _as_reals(samples.astype(target.dtype, order="C")))
         return target
 
 

@@ -16,7 +16,7 @@ from collops.array.dtypes import as_dtype
 from collops.array.layout_arguments import as_shape
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
 from collops.operators.base import AnyLayout, Direction, LinearOperator, check_operators
 from collops.operators.local import LiftedOperator, LocalOperator, OneRank, in_precision, lift_local
@@ -119,7 +119,7 @@ class _LocalStack(LinearOperator):
         engine = self._batch_engine
         return direction if engine is None else direction._replace(batched=batched, batch_engine=engine)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
         blocks, shares_operand, shares_result = self._sides[adjoint]
         if squares is not None and not shares_result and self._adds_squares:
             blocks = [block._replace(apply=partial(block.apply, squares=squares)) for block in blocks]
@@ -325,7 +325,7 @@ class _DistributedStack(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
         directions, shares_operand, shares_result = self._sides[adjoint]
         sources = [x] * len(directions) if shares_operand else x.arrays
         return (self._total if shares_result else self._stacked)(directions, sources, out, squares)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, update_solution_and_direction
+from collops.array import Array, axpby, update_solution_and_direction
 from collops.errors import InputError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Buffers
@@ -85,7 +85,7 @@ class Chebyshev(LinearOperator):
         )
         self._buffers = Buffers()
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         multiply, precondition = self._products[adjoint]
         r = x
         low, high = self.bounds

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array
 from collops.comm import Communicator
@@ -38,11 +39,11 @@ class LocalSolve(LinearOperator):
 
     capturable = False
 
-    def __init__(self, layout: Any, dtype: Any, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
+    def __init__(self, layout: Any, dtype: DTypeLike, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
         super().__init__(layout, layout, dtype, comm)
         self._solves = [self._of_any_type(solve) for solve in factors]
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
             raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")

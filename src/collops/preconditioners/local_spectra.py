@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.fft
 
-from collops.array import Layout, from_global
+from collops.array import Array, Layout, from_global
 from collops.array.dtypes import real_of
+from collops.backend import Engine
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Coefficients, filled
@@ -91,39 +92,59 @@ def local_spectra(
     >>> quick.iterations < plain.iterations / 2
     True
     """
-    from scipy.ndimage import gaussian_filter
-
     check_operator("A", A)
-    if A.domain is not A.range or not isinstance(A.domain, Layout) or not A.domain.size:
+    layout = A.domain
+    if layout is not A.range or not isinstance(layout, Layout) or not layout.size:
         raise LayoutError(f"local_spectra needs an operator between nonempty images of one layout, not {A!r}")
-    shape = A.domain.shape
-    extents = list(window) if isinstance(window, Sequence) else [window] * len(shape)
-    if len(extents) != len(shape):
-        raise InputError(f"window must be one number or one for each of {len(shape)} axes, not {window!r}")
-    halves = [(check_count("window", extent, smallest=4) + 1) // 2 for extent in extents]
+    halves = _half_extents(window, layout.shape)
     if not check_number("floor", floor):
         raise InputError("floor must be positive: spectra have zeros")
+    probes, seed = check_count("probes", probes, smallest=1), check_count("seed", seed)
+    return _estimated(A, layout, halves, floor, probes, np.random.default_rng(seed), engine)
+
+
+def _estimated(
+    A: LinearOperator,
+    layout: Layout,
+    halves: list[int],
+    floor: float,
+    probes: int,
+    random: np.random.Generator,
+    engine: str | None,
+) -> LocalSpectra:
+    """Estimate the spectra of `A` from random images, and return the preconditioner."""
     dtype = np.result_type(A.dtype, np.float32)
     # An even number of windows, so that every second one tiles the image.
-    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(shape, halves, strict=True)]
+    counts = [2 * (-(-extent // half) // 2 + 1) for extent, half in zip(layout.shape, halves, strict=True)]
     spectra = np.ones((*counts, *(2 * half for half in halves)))
-    M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra)
-    smooth = [0.0] * len(shape) + [2 * _SMOOTH * half for half in halves]
-    random = np.random.default_rng(check_count("seed", seed))
-    for _ in range(check_count("probes", probes, smallest=1)):
-        signs = random.choice([-1.0, 1.0], size=shape).astype(dtype)
-        image = (M @ A @ M)._forward(from_global(signs, A.domain, comm=A.comm, engine=engine), None)
-        powers = [
-            gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap")
-            for values in (image.engine.to_host(image.gather()), signs)
-        ]
-        spectra *= np.sqrt(powers[0] / np.maximum(powers[1], np.finfo(dtype).eps * powers[1].max()))
+    M = LocalSpectra(layout, dtype, A.comm, halves, spectra)
+    for _ in range(probes):
+        signs = random.choice([-1.0, 1.0], size=layout.shape).astype(dtype)
+        image = (M @ A @ M)._forward(from_global(signs, layout, comm=A.comm, engine=engine), None)
+        spectra *= _amplitude_ratios(image.engine.to_host(image.gather()), signs, halves, counts)
         largest = float(spectra.max())
         if not 0 < largest < np.inf:
             raise InputError("the operator maps random images to zero, or to numbers that are not finite")
         spectra += floor * largest
-        M = LocalSpectra(A.domain, dtype, A.comm, halves, spectra**-0.5)
+        M = LocalSpectra(layout, dtype, A.comm, halves, spectra**-0.5)
     return M
+
+
+def _half_extents(window: int | Sequence[int], shape: tuple[int, ...]) -> list[int]:
+    """Return half the extent of a window along each axis of the image."""
+    extents = list(window) if isinstance(window, Sequence) else [window] * len(shape)
+    if len(extents) != len(shape):
+        raise InputError(f"window must be one number or one for each of {len(shape)} axes, not {window!r}")
+    return [(check_count("window", extent, smallest=4) + 1) // 2 for extent in extents]
+
+
+def _amplitude_ratios(image: np.ndarray, probe: np.ndarray, halves: list[int], counts: list[int]) -> np.ndarray:
+    """Return the amplitude spectra of `image` relative to `probe`, averaged over neighbouring wavenumbers."""
+    from scipy.ndimage import gaussian_filter
+
+    smooth = [0.0] * len(halves) + [2 * _SMOOTH * half for half in halves]
+    output, input = (gaussian_filter(_powers(values, halves, counts), smooth, mode="wrap") for values in (image, probe))
+    return np.sqrt(output / np.maximum(input, np.finfo(probe.dtype).eps * input.max()))
 
 
 class LocalSpectra(LinearOperator):
@@ -135,7 +156,9 @@ class LocalSpectra(LinearOperator):
 
     capturable = False  # transforms on devices create plans
 
-    def __init__(self, layout: Layout, dtype: Any, comm: Communicator, halves: list[int], factors: np.ndarray) -> None:
+    def __init__(
+        self, layout: Layout, dtype: np.dtype, comm: Communicator, halves: list[int], factors: np.ndarray
+    ) -> None:
         super().__init__(layout, layout, dtype, comm)
         self._layout, self._replicated = layout, Layout.replicated(layout.shape, comm.size)
         self._halves, self._count = halves, [count // 2 for count in factors.shape[: layout.ndim]]
@@ -144,19 +167,19 @@ class LocalSpectra(LinearOperator):
         # Over every second window along each axis, which together tile the image.
         order = _paired(range(layout.ndim), range(layout.ndim, 2 * layout.ndim))
         self._tilings = {
-            shift: Coefficients(factors[tuple(slice(one, None, 2) for one in shift)].transpose(order).astype(real))
+            shift: Coefficients(factors[tuple(slice(begin, None, 2) for begin in shift)].transpose(order).astype(real))
             for shift in product((0, 1), repeat=layout.ndim)
         }
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Array, adjoint: bool) -> Any:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
         result = self._filtered(x.redistribute(self._replicated).local_array.astype(out.dtype), x.engine)
         return filled(out, result[self._layout.slices(self.comm.rank)])
 
-    def _filtered(self, image: Any, engine: Any) -> Any:
+    def _filtered(self, image: Any, engine: Engine) -> Any:
         """Return the sum of the filtered windows of a local array with the entire image."""
-        xp, window, axes = engine.xp, self._window.on(engine), tuple(range(1, 2 * image.ndim, 2))
+        xp, window, axes = engine.xp, self._window.on_engine(engine), tuple(range(1, 2 * image.ndim, 2))
         fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms
         tiles = _paired(self._count, [2 * half for half in self._halves])
         extents = [(2 * count + 1) * half for count, half in zip(self._count, self._halves, strict=True)]
@@ -165,10 +188,10 @@ class LocalSpectra(LinearOperator):
         total = xp.zeros(extents, image.dtype)
         for shift, factors in self._tilings.items():
             part = tuple(
-                slice(one * half, one * half + 2 * half * count)
-                for one, half, count in zip(shift, self._halves, self._count, strict=True)
+                slice(offset * half, offset * half + 2 * half * count)
+                for offset, half, count in zip(shift, self._halves, self._count, strict=True)
             )
-            blocks, factor = padded[part].reshape(tiles) * window, factors.on(engine)
+            blocks, factor = padded[part].reshape(tiles) * window, factors.on_engine(engine)
             if image.dtype.kind == "c":
                 blocks = fft.ifftn(fft.fftn(blocks, axes=axes) * factor, axes=axes)
             else:  # the factors of opposite wavenumbers are equal

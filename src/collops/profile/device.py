@@ -1,7 +1,7 @@
 """Time stamps on a device, for marks around work that the host only enqueues.
 
-A mark records a CUDA event on the current stream when it is entered and when it is left. Only a report waits for them,
-so that recording does not change what overlaps.
+A mark records a CUDA event on the current stream at its begin and at its end. Only a report waits for them, so that
+recording does not change the overlap of work.
 """
 
 from __future__ import annotations

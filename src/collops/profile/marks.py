@@ -98,8 +98,8 @@ class Span(Mark):
         self.end = clock()
         self.device_end = device.stamp()
         stack = self._stack
-        # A suspended generator can leave a span open above this one, and another thread may close this one. So the
-        # stack is cut here, and spans that are cut off record their own end later.
+        # A suspended generator can leave a span open above this one, and another thread may close this one. The stack
+        # is therefore truncated here, and the removed spans record their ends later.
         if stack is not None and self in stack:
             while True:
                 top = stack.pop()
@@ -113,7 +113,7 @@ _idle = functools.lru_cache(maxsize=1024)(Mark)
 
 
 def mark(label: str) -> Mark:
-    """Name a piece of code: ``with mark("modelling"): ...``, or ``@mark("modelling")`` on a function.
+    """Label a piece of code: ``with mark("modelling"): ...``, or ``@mark("modelling")`` on a function.
 
     Without an open recording (see `collops.profile.record` and ``COLLOPS_PROFILE``) a mark takes about 0.3 us in all;
     with one, about 3 us on the host, plus two events if the thread uses a device. It never waits for the device.
@@ -121,7 +121,7 @@ def mark(label: str) -> Mark:
     Parameters
     ----------
     label : str
-        The name in reports. Marks of one label inside one parent are added up.
+        The name in reports. Times of marks with one label inside one parent are summed.
 
     Returns
     -------
@@ -205,7 +205,7 @@ def benchmark(function: Callable[..., Any] | None = None, *, label: str | None =
 
 
 def _marked(generator: Generator[Any, Any, T], label: str) -> Generator[Any, Any, T]:
-    """Run `generator` with a mark around each of its steps; forward what the consumer sends and throws."""
+    """Run `generator` with a mark around each of its steps; forward values and exceptions of the consumer."""
     step: Callable[[], Any] = functools.partial(next, generator)
     while True:
         with mark(label):

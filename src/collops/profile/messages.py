@@ -74,7 +74,7 @@ class MessageCounts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that this rank contributed to all of them."""
+        """Bytes that this rank contributed to all messages."""
         return self._nbytes
 
     def counts(self) -> dict[str, int]:

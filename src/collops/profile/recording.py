@@ -16,8 +16,8 @@ from collops.profile import marks
 from collops.profile.report import Report, check, make_report
 from collops.profile.trace import write_trace
 
-_enabled: list[Recording] = []  # the one that enable() opened; empty or one entry
-_latest: list[Recording] = []  # the one opened last, kept for report() after it was closed
+_enabled: list[Recording] = []  # the recording that enable() opened; empty or one entry
+_latest: list[Recording] = []  # the recording opened last, kept for report() after it was closed
 
 
 class _NvtxRanges:
@@ -63,7 +63,7 @@ class Recording:
         self.ranges = _NvtxRanges() if nvtx else None
         self.begin = marks.clock()
         self.end: int | None = None
-        # Added to the host's clock, this gives the time of day, which ranks on several nodes share.
+        # The host's clock plus this is the time of day, which ranks on several nodes share.
         self.epoch = time.time_ns() - time.perf_counter_ns()
         _latest[:] = [self]
 
@@ -77,9 +77,9 @@ class Recording:
         return marks.clock() if self.end is None else self.end
 
     def report(self, comm: Any = None) -> Report:
-        """Add the spans up into a tree of labels, the same on all ranks. Waits for the device.
+        """Sum the spans in a tree of labels, the same on all ranks. Waits for the device.
 
-        Collective if `comm` is given, whose ranks are compared; by default the report is of this rank alone.
+        Collective if `comm` is passed, whose ranks are compared; by default the report covers this rank only.
         """
         set_device_times(self.spans)
         return make_report(self.spans, self.begin, self.now, comm)

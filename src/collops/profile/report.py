@@ -30,11 +30,11 @@ class Row:
     calls : tuple of int
         Number of passages.
     total : tuple of float
-        Time of all passages: measured by device events where there are any, else by the host's clock.
+        Time of all passages: measured by device events if there are any, else by the host's clock.
     host : tuple of float
         Time of all passages on the host; less than `total` if work was only enqueued.
     own : tuple of float
-        `total` without the time of the labels inside.
+        `total` without the time of nested labels.
     share : float
         Fraction of the parent's time (of the recording's for an outermost label), summed over ranks.
     timed_on_device : int
@@ -154,7 +154,7 @@ class Report:
             cells += [_seconds(f(row.total)) for f in ((min, _mean, max) if several else (_mean,))]
             cells += [_seconds(_mean(row.host))] if on_device else []
             cells += [_seconds(row.mean), f"{row.share:.1%}", _seconds(_mean(row.own)), *([note] if any(notes) else [])]
-            # Text, not str: a label may contain what rich would read as markup.
+            # Text, not str: rich would interpret markup in a label.
             table.add_row(Text("  " * (len(row.path) - 1) + row.label), *cells)
         return table
 
@@ -198,37 +198,37 @@ def check(error: InputError | None, comm: Any) -> None:
 
 
 def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Report:
-    """Add up this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
+    """Sum this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
 
-    Spans come with their device times, parents before their children. The recording lasted from `begin` to `now`, in
-    nanoseconds of the host's clock; spans still open end at `now`.
+    Spans have their device times, and parents precede their children. The recording lasted from `begin` to `now`, in
+    nanoseconds of the host's clock; open spans end at `now`.
     """
-    mine = [now - begin, _sums(spans, now)]
-    everyone = [mine] if comm is None else comm.allgather_metadata(mine)
+    local = [now - begin, _sums(spans, now)]
+    everyone = [local] if comm is None else comm.allgather_metadata(local)
     elapsed = [nanoseconds for nanoseconds, _ in everyone]
     rows = _rows([sums for _, sums in everyone], sum(elapsed))
-    return Report(rows, [1e-9 * each for each in elapsed], 0 if comm is None else comm.rank)
+    return Report(rows, [1e-9 * duration for duration in elapsed], 0 if comm is None else comm.rank)
 
 
 def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
-    """Add up the spans of one label inside one parent.
+    """Sum the spans of one label inside one parent.
 
     A row holds the number of the parent's row (-1 for none), the label, calls, captured calls, calls timed on the
-    device, and the times in all and on the host, in nanoseconds.
+    device, and the total time and the time on the host, in nanoseconds.
     """
-    places: dict[tuple[int, str], int] = {}
+    indices: dict[tuple[int, str], int] = {}
     sums: list[list[int]] = []
     labels: list[str] = []
-    place_of: dict[Span, int] = {}
+    index_of: dict[Span, int] = {}
     for span in spans:
-        parent = -1 if span.parent is None else place_of.get(span.parent, -1)
-        # A function that calls itself stays one row: its inner passages are counted, but their time only once.
+        parent = -1 if span.parent is None else index_of.get(span.parent, -1)
+        # A recursive function is one row: its inner passages are counted, but their time only once.
         recursive = parent >= 0 and labels[parent] == span.label
-        place = place_of[span] = parent if recursive else places.setdefault((parent, span.label), len(sums))
-        if place == len(sums):
+        index = index_of[span] = parent if recursive else indices.setdefault((parent, span.label), len(sums))
+        if index == len(sums):
             sums.append([0] * 5)
             labels.append(span.label)
-        row = sums[place]
+        row = sums[index]
         row[0] += 1
         row[1] += span.captured
         if not recursive:
@@ -237,42 +237,45 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
             row[2] += timed is not None
             row[3] += host if timed is None else timed[1] - timed[0]
             row[4] += host
-    return [[*key, *numbers] for key, numbers in zip(places, sums, strict=True)]
+    return [[*key, *numbers] for key, numbers in zip(indices, sums, strict=True)]
 
 
 def _rows(ranks: Sequence[list[list[Any]]], elapsed: float) -> list[Row]:
     """Merge the trees of all ranks, each from `_sums`; return the rows in depth-first order."""
-    found: dict[tuple[str, ...], dict[int, list[Any]]] = {}
+    by_path: dict[tuple[str, ...], dict[int, list[Any]]] = {}
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
     for rank, sums in enumerate(ranks):
         paths: list[tuple[str, ...]] = []
         for parent, label, *numbers in sums:
             above = paths[parent] if parent >= 0 else ()
             paths.append((*above, label))
-            if paths[-1] not in found:
-                found[paths[-1]], children[paths[-1]] = {}, []
+            if paths[-1] not in by_path:
+                by_path[paths[-1]], children[paths[-1]] = {}, []
                 children[above].append(paths[-1])
-            found[paths[-1]][rank] = numbers
-    whole = {path: sum(total for *_, total, _ in by_rank.values()) for path, by_rank in found.items()} | {(): elapsed}
+            by_path[paths[-1]][rank] = numbers
+    sums_over_ranks: dict[tuple[str, ...], float] = {
+        path: sum(total for *_, total, _ in ranks.values()) for path, ranks in by_path.items()
+    }
+    sums_over_ranks[()] = elapsed
     rows = []
     waiting = children[()][::-1]
     while waiting:
         path = waiting.pop()
         waiting.extend(children[path][::-1])
-        calls, captured, timed, totals, hosts = zip(*found[path].values(), strict=True)
+        calls, captured, timed, totals, hosts = zip(*by_path[path].values(), strict=True)
         inside = [
-            sum(found[child][rank][3] for child in children[path] if rank in found[child]) for rank in found[path]
+            sum(by_path[child][rank][3] for child in children[path] if rank in by_path[child]) for rank in by_path[path]
         ]
         rows.append(
             Row(
                 path,
-                ranks=tuple(found[path]),
+                ranks=tuple(by_path[path]),
                 calls=calls,
                 total=tuple(1e-9 * total for total in totals),
                 host=tuple(1e-9 * host for host in hosts),
                 # Children can outlast their parent, or be timed by another clock.
                 own=tuple(1e-9 * max(0, total - part) for total, part in zip(totals, inside, strict=True)),
-                share=whole[path] / whole[path[:-1]] if whole[path[:-1]] else 0.0,
+                share=sums_over_ranks[path] / sums_over_ranks[path[:-1]] if sums_over_ranks[path[:-1]] else 0.0,
                 timed_on_device=sum(timed),
                 captured=sum(captured),
             )

@@ -27,21 +27,21 @@ class Settings:
     @classmethod
     def parse(cls, text: str) -> Settings:
         """Read the variable's value; raise `InputError` if it contains an unknown word."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for word in filter(None, (part.strip() for part in text.split(","))):
             name, _, path = word.partition("=")
             if word in ("1", "0"):
-                found["show"] = word == "1"
+                values["show"] = word == "1"
             elif word == "nvtx":
-                found["nvtx"] = True
+                values["nvtx"] = True
             elif name in ("json", "trace") and path:
-                found[name] = path
+                values[name] = path
             else:
                 raise InputError(
                     f"COLLOPS_PROFILE={text}: unknown word {word!r}; give a list, separated by commas, of: "
                     "1 (report at exit), nvtx, json=PATH, trace=PATH; or 0"
                 )
-        return cls(**found)
+        return cls(**values)
 
 
 class _ReportAtExit:
@@ -55,8 +55,8 @@ class _ReportAtExit:
         closed = recording.disable()
         comm, settings = self.comm, self.settings
         if closed is None or (comm is None and not closed.spans):
-            return  # a process that only starts the ranks must not replace their files by empty ones
-        # After an error on this rank, other ranks may be elsewhere and not expect a message.
+            return  # a process that only launches the ranks must not overwrite their files with empty ones
+        # After an error on this rank, other ranks may not expect a message.
         if getattr(sys, "last_value", None) is not None:
             comm, settings = None, Settings(show=settings.show)
         try:
@@ -72,7 +72,7 @@ class _ReportAtExit:
 
 
 _at_exit: _ReportAtExit | None = None
-_error: InputError | None = None  # what is wrong with the variable
+_error: InputError | None = None  # the error in the variable
 
 
 def start() -> None:
@@ -94,7 +94,7 @@ def start() -> None:
 
 
 def _forget() -> None:
-    """Leave the profile of a forked child's parent alone."""
+    """Do not write the parent's profile in a forked child."""
     global _at_exit  # noqa: PLW0603 - the state of the process
     atexit.unregister(_print_error)
     if _at_exit is not None:
@@ -118,18 +118,18 @@ def _print_error() -> None:
 
 
 def _tell(text: str) -> None:
-    if sys.stderr is not None:  # as it is where the stream is closed
+    if sys.stderr is not None:  # None if the stream is closed
         sys.stderr.write(f"collops: {text}\n")
 
 
 def report_on(comm: Any) -> None:
     """Set the ranks that the report at exit compares; called for the first world of a program.
 
-    Without ``COLLOPS_PROFILE`` this has no effect; raises InputError if that is invalid, or NVTX is not available.
+    No effect without ``COLLOPS_PROFILE``. Raises InputError if its value is invalid, or NVTX is not available.
     """
     check_environment()
     if _at_exit is not None and _at_exit.comm is None:
         _at_exit.comm = comm
-        # Exit functions run in reverse order: register again, to run before those that close what `comm` needs.
+        # Exit functions run in reverse order: register again, to run before functions that close resources of `comm`.
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)

@@ -11,7 +11,7 @@ from collops.profile.marks import Span
 from collops.profile.report import write_on_root
 
 _FIRST_STREAM = 1000  # track number of the first device stream; host threads count from 0
-_ROUNDING = 1000  # nanoseconds; a device clock may make a child outlast its parent by this much
+_ROUNDING = 1000  # nanoseconds by which a child may outlast its parent on a device clock
 
 
 class _Interval(NamedTuple):
@@ -26,8 +26,8 @@ def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, e
     Open spans end at `now`, in nanoseconds of the host's clock; plus `epoch` this is the time of day. `InputError` is
     raised on every rank if the file cannot be written.
     """
-    mine = _events(spans, now, epoch)
-    everyone = [mine] if comm is None else comm.allgather_metadata(mine)
+    local = _events(spans, now, epoch)
+    everyone = [local] if comm is None else comm.allgather_metadata(local)
     write_on_root(path, lambda: _json(everyone), comm)
 
 
@@ -76,8 +76,8 @@ def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[di
     events: list[dict[str, Any]] = []
     stack: list[_Interval] = []
 
-    def add(phase: str, label: str, when: int, **more: Any) -> None:
-        events.append({"ph": phase, "name": label, "cat": category, "tid": track, "ts": when, **more})
+    def add(phase: str, label: str, when: int, **fields: Any) -> None:
+        events.append({"ph": phase, "name": label, "cat": category, "tid": track, "ts": when, **fields})
 
     def close_until(when: int) -> None:
         while stack and stack[-1].end <= when:
@@ -88,7 +88,7 @@ def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[di
         label, begin, end = interval
         close_until(begin)
         if stack and end > stack[-1].end + _ROUNDING * (category == "device"):
-            # Marks that do not nest (of a generator or a task) are written as asynchronous events, which need not.
+            # Marks that do not nest (of a generator or a task) are written as asynchronous events.
             identity = f"{track}.{number}"
             add("b", label, begin, id=identity)
             add("e", label, end, id=identity)

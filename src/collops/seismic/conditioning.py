@@ -212,7 +212,7 @@ def resample(traces: np.ndarray, interval: float, new_interval: float) -> np.nda
 
 
 def _ratio(interval: float, new_interval: float) -> Fraction:
-    """Return the ratio of two intervals, of which one may be rounded, such as a third of a millisecond."""
+    """Return the ratio of two intervals; one may be rounded, such as a third of a millisecond."""
     return Fraction(interval / new_interval).limit_denominator(0xFFFF)
 
 

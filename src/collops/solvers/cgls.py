@@ -194,12 +194,11 @@ def cgls(
     ----------
     A : LinearOperator
         Any shape.
-    y : DistributedArray or StackedArray
-        The data, in the range of `A`. Its precision determines the precision of the computation.
-    x0 : DistributedArray or StackedArray, optional
-        The initial guess; zero by default.
+    y, x0 : DistributedArray or StackedArray
+        The data, in the range of `A`, and the initial guess, zero by default. The precision of `y` determines the
+        precision of the computation.
     niter : int
-        Largest number of iterations.
+        The maximum number of iterations.
     damp : float
         The damping factor :math:`\epsilon`.
     rtol, atol : float, optional
@@ -208,15 +207,13 @@ def cgls(
     gtol : float, optional
         Stop when the norm of the gradient, :math:`A^H (y - A x) - \epsilon^2 x`, is at most `gtol` times the norm of
         :math:`A^H y`, for inconsistent data; with a preconditioner both are multiplied by :math:`M^H`. The default is
-        as for `rtol`. The solver always stops when further iterations would only amplify rounding errors, with the
-        status ``LEAST_SQUARES_TO_ROUNDING`` or, if the residual vanishes, ``COMPATIBLE_TO_ROUNDING``.
+        as for `rtol`. The solver also stops when only rounding errors remain (``LEAST_SQUARES_TO_ROUNDING``).
     tol : float, optional
         Stop when the *squared* norm of the gradient is at most this, as in PyLops, in the squared units of `A` and `y`.
     reductions : {2, 1, "pipelined"}
-        Scalar reductions per iteration. With 1, all inner products share one message, which is faster if latency
-        dominates: with many ranks, or short vectors on several devices. It takes more passes over the vectors, memory
-        for two more vectors like `y`, and one more application of `A` at the start. ``"pipelined"`` overlaps this
-        message with the application of `A`, for arrays on the host; for other arrays it is the same as 1.
+        Scalar reductions per iteration. With 1, all inner products share one message, which is faster with many ranks,
+        or short vectors on several devices. ``"pipelined"`` overlaps this message with the application of `A`, for
+        arrays on the host; for other arrays it is the same as 1. The page on solvers compares them.
     M : LinearOperator, optional
         The right preconditioner, in the layout of the model, with an adjoint; it need not be symmetric. The solver
         minimises over :math:`z`, where :math:`x = M z`, and converges fast if :math:`A M` is nearly a multiple of a
@@ -227,8 +224,8 @@ def cgls(
     Returns
     -------
     SolverResult
-        In its details: ``gradient_norm``, the norm of the gradient that the tolerances bound, and ``condition``,
-        a lower estimate of the condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
+        In its details: ``gradient_norm``, which the tolerances bound, and ``condition``, a lower estimate of the
+        condition number of :math:`A M`, or with damping of :math:`[A; \epsilon I] M`.
 
     Raises
     ------
@@ -238,14 +235,8 @@ def cgls(
     Notes
     -----
     Besides the messages of `A` and `M`, an iteration sends two scalar allreduces, or one with ``reductions=1`` or
-    ``"pipelined"``; ``CGLS(tol=0, precision=0)``, without tolerances, sends one if the model is replicated.
-
-    ``reductions=1`` is the recurrence of Chronopoulos and Gear [1989], ``"pipelined"`` that of Chen and Carson [2020],
-    with a quarter more applications of `A` and its adjoint, memory for one more vector like `y` and one like the model
-    (two with `M`), and one more application of both at the start. The page on solvers compares them.
-
-    The iterates agree with ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp` the first
-    gradient has the square of `damp`, like all others.
+    ``"pipelined"``. The iterates agree with ``pylops.optimization.basic.cgls``, except that with both `x0` and `damp`
+    the first gradient has the square of `damp`, like all others.
 
     Examples
     --------

@@ -205,7 +205,7 @@ def open_checkpoints(
         return None
     if not isinstance(path, str | PathLike) or not fspath(path):
         raise InputError(f"checkpoint must be the path of a folder, not {path!r}")
-    interval = Every.of(run.every)
+    interval = Every.parse(run.every)
     if mask_of(data) is not None:
         raise InputError("groups of ranks with separate problems cannot share a checkpoint: split the communicator")
     folder = CheckpointFolder(fspath(path), data.comm)
@@ -273,7 +273,7 @@ class Every(NamedTuple):
     seconds: float | None = None
 
     @classmethod
-    def of(cls, value: Any) -> Every:
+    def parse(cls, value: Any) -> Every:
         """Parse the interval between checkpoints; see ``every`` of :class:`collops.solvers.Run`."""
         if value is None:
             return cls(seconds=_DEFAULT_SECONDS)

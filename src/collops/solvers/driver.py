@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from collops.array import Array
-from collops.array.redistribute import check_given
+from collops.array.redistribute import compare_copies
 from collops.backend import Engine, is_traced
 from collops.comm import Communicator
 from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
@@ -229,10 +229,10 @@ def solve(
     """
     begin = time.perf_counter()
     run = Run(**options)
-    check_given(y)
+    compare_copies(y)
     method = method.variant(y)
     if x0 is not None:
-        check_given(x0)
+        compare_copies(x0)
     if y.engine.traced and run.callback is None and run.checkpoint is None:
         from collops.solvers.compiled import can_be_compiled, solve_compiled
 

@@ -163,7 +163,7 @@ class IterativeThresholding(Method):
             scratch_array(A.domain, y, dtype),
             image,
             sums,
-            Schedule.of(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
+            Schedule.from_numbers(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
         )
 
     def step(self, A: LinearOperator, state: Any) -> Any:
@@ -302,47 +302,33 @@ def ista(
 
     Parameters
     ----------
-    A, y, x0, niter
+    A, y, x0, niter, **run
         As for :func:`cgls`.
     SOp : LinearOperator, optional
         A transform :math:`S` from coefficients to models, to make :math:`S^H x` sparse.
     eps : float
-        The weight :math:`\epsilon` of the penalty, for p = 1 in the product of the units of data and `A`. The solution
-        is zero if it is large compared with :math:`A^H y`.
-    alpha : float, optional
-        Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`; by default the inverse of the
-        eigenvalue estimated by :func:`power_iteration`.
-    eigsdict : dict, optional
-        Arguments of :func:`power_iteration`.
-    xtol : float, optional
-        Stop when the root mean square of the update is at most this multiple of the mean absolute value of `x`. By
-        default 1e-10, and 0 if `tol` is set.
-    tol : float, optional
-        Stop when the norm of the update is at most this, in the units of `x`, as in PyLops.
-    rtol : float
-        Stop when the cost is below this multiple of the cost of the first iteration; 0 disables it.
-    rtol1 : float
-        Stop when the cost is below this multiple of the norm of the data (not squared), as in PyLops; 0 disables it.
-    threshkind : str
+        The weight :math:`\epsilon` of the penalty, for p = 1 in the units of :math:`A^H y`.
+    alpha, eigsdict : optional
+        Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`. By default the inverse of the
+        eigenvalue estimated by :func:`power_iteration`, with the arguments `eigsdict`.
+    xtol, tol : float, optional
+        Stop when the root mean square of the update is at most `xtol` times the mean absolute value of `x` (by default
+        1e-10, and 0 if `tol` is set), or when its norm is at most `tol`, in the units of `x`, as in PyLops.
+    rtol, rtol1 : float
+        Stop when the cost is below `rtol` times the first cost, or `rtol1` times the norm of `y`, as in PyLops.
+    threshkind, perc : optional
         ``"soft"`` (p = 1), ``"half"`` (p = 1/2) or ``"hard"`` (p = 0), with a threshold; or ``"soft-percentile"``,
-        ``"half-percentile"`` or ``"hard-percentile"``, which keep a percentage of the values.
-    perc : float, optional
-        For a percentile: the percentage of values to keep. `eps` and `decay` are then ignored.
+        ``"half-percentile"`` or ``"hard-percentile"``, which keep `perc` percent of the values and ignore `eps`.
     decay : array_like, optional
         A factor of the threshold for each iteration.
-    monitorres : bool
-        Whether to stop when the residual increases, with the status ``RESIDUAL_INCREASED``.
-    accelerated : bool
-        Whether to extrapolate between iterations, as :func:`fista` does.
-    **run
-        Other options of :class:`Run`.
+    monitorres, accelerated : bool
+        Whether to stop when the residual increases (``RESIDUAL_INCREASED``), and to extrapolate as :func:`fista` does.
 
     Returns
     -------
     SolverResult
-        In its details: ``cost`` (for each iteration, half the squared norm of the residual before the step plus
-        :math:`\epsilon` times the sum of absolute values after it, as in PyLops), ``updates`` (their norms) and
-        ``alpha``.
+        In its details: ``cost`` (half the squared norm of the residual before each step plus :math:`\epsilon` times
+        the sum of absolute values after it, as in PyLops), ``updates`` (their norms) and ``alpha``.
 
     Raises
     ------
@@ -351,16 +337,12 @@ def ista(
 
     Notes
     -----
-    Daubechies, Defrise and De Mol [2004]:
-
-    .. math:: x_{k+1} = S\, T\big(S^H (x_k + \alpha A^H (y - A x_k))\big)
-
-    where :math:`T` shrinks each value by the threshold :math:`\epsilon \alpha / 2`.
+    The iterates :math:`x_{k+1} = S\, T\big(S^H (x_k + \alpha A^H (y - A x_k))\big)`, where :math:`T` shrinks each value
+    by :math:`\epsilon \alpha / 2` [Daubechies, Defrise and De Mol 2004], agree with
+    ``pylops.optimization.sparsity.ista`` for the same `alpha`; PyLops estimates it at random.
 
     Besides the messages of `A` and `SOp`, an iteration sends one allreduce of three numbers; with a percentile, four
     more in single precision and seven in double precision, of 2048 counts.
-
-    The iterates agree with ``pylops.optimization.sparsity.ista`` for the same `alpha`; PyLops estimates it at random.
 
     Examples
     --------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, Finite, axpby, divide, dots, random
 from collops.operators import LinearOperator
@@ -107,7 +108,7 @@ def power_iteration(
     *,
     niter: int = 100,
     tol: float = 1e-5,
-    dtype: Any = "float64",
+    dtype: DTypeLike = "float64",
     engine: str | None = None,
     seed: int = 0,
     **run: Any,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout, StackedArray, axpby, dots, zeros
 from collops.array.dtypes import real_of
@@ -193,7 +194,7 @@ def checked_limits(
 
 
 def check_kept(
-    name: str, count: int, engine: Engine, numbers: int = 0, *, layout: Any = None, dtype: Any = None
+    name: str, count: int, engine: Engine, numbers: int = 0, *, layout: Any = None, dtype: DTypeLike | None = None
 ) -> None:
     """Raise InputError if `count` items need more memory than this rank has. No messages.
 
@@ -273,7 +274,11 @@ def group_of(array: Any) -> Communicator:
 
 
 def starting_point(
-    operator: LinearOperator, data: Any, x0: Any, dtype: Any = None, image_of: Callable[..., Any] | None = None
+    operator: LinearOperator,
+    data: Any,
+    x0: Any,
+    dtype: DTypeLike | None = None,
+    image_of: Callable[..., Any] | None = None,
 ) -> tuple[Any, Any, Any]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 

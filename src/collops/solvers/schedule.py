@@ -25,7 +25,7 @@ class Schedule:
     table: Any = field(metadata=CONSTANT)
 
     @classmethod
-    def of(cls, numbers: Any, engine: Engine, dtype: np.dtype) -> Schedule:
+    def from_numbers(cls, numbers: Any, engine: Engine, dtype: np.dtype) -> Schedule:
         """Return a schedule of real numbers on an engine."""
         dtype = engine.dtype(dtype)
         table = numbers.astype(dtype) if is_traced(numbers) else engine.from_host(np.asarray(numbers, dtype))

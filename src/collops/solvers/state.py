@@ -17,6 +17,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from collops.array import Array, DistributedArray, StackedArray
 from collops.operators.memory import new_array
 
@@ -78,12 +80,12 @@ def local_arrays(value: Any) -> list[Any]:
     return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
-def scratch_array(layout: Any, like: Array, dtype: Any) -> Any:
+def scratch_array(layout: Any, like: Array, dtype: DTypeLike) -> Any:
     """Return memory of a layout for every step; ``None`` on an engine of immutable arrays."""
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
-def copied(layout: Any, data: Any, dtype: Any) -> Any:
+def copied(layout: Any, data: Any, dtype: DTypeLike) -> Any:
     """Return a copy of `data`; a stack is copied to one block of memory, as by :func:`collops.array.empty`."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)

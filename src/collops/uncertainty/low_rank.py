@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import random
 from collops.errors import InputError
@@ -35,7 +36,7 @@ def randomized_svd(
     oversample: int = 10,
     power: int = 1,
     seed: int = 0,
-    dtype: Any = "float64",
+    dtype: DTypeLike = "float64",
     engine: str | None = None,
 ) -> SingularTriplets:
     """Compute the largest singular values of an operator, and the singular vectors. Collective.
@@ -102,7 +103,7 @@ def randomized_eigh(
     oversample: int = 10,
     power: int = 1,
     seed: int = 0,
-    dtype: Any = "float64",
+    dtype: DTypeLike = "float64",
     engine: str | None = None,
 ) -> Eigenpairs:
     """Compute the eigenvalues of largest modulus of a Hermitian operator, and the eigenvectors. Collective.
@@ -153,7 +154,7 @@ def randomized_eigh(
 
 
 def _sampled_range(
-    A: LinearOperator, rank: int, oversample: int, seed: int, dtype: Any, engine: str | None
+    A: LinearOperator, rank: int, oversample: int, seed: int, dtype: DTypeLike, engine: str | None
 ) -> tuple[Columns, Any]:
     """Return the operator for blocks, and the image of a block of random columns."""
     check_operator("A", A)

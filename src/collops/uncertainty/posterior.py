@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, random
 from collops.array.random_numbers import child_seed
@@ -105,7 +106,7 @@ class GaussianPosterior:
         niter: int = 100,
         rtol: float = 1e-3,
         seed: int = 0,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
         engine: str | None = None,
         **options: Any,
     ) -> SolverResult:
@@ -177,7 +178,7 @@ class GaussianPosterior:
         niter: int = 100,
         rtol: float = 1e-3,
         seed: int = 0,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
         engine: str | None = None,
         **options: Any,
     ) -> Estimate:

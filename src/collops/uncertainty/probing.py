@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from numpy.typing import DTypeLike
+
 from collops.array import Array, random, where
 from collops.array.random_numbers import child_seed
 from collops.operators import Columns, LinearOperator
@@ -18,7 +20,7 @@ class Estimate(NamedTuple):
 
 
 def probe_diagonal(
-    A: LinearOperator, probes: int = 32, *, seed: int = 0, dtype: Any = "float64", engine: str | None = None
+    A: LinearOperator, probes: int = 32, *, seed: int = 0, dtype: DTypeLike = "float64", engine: str | None = None
 ) -> Estimate:
     r"""Estimate the diagonal of an operator from its products with random signs [Bekas et al. 2007]. Collective.
 
@@ -71,7 +73,7 @@ def probe_diagonal(
     return estimate_of(total / count, squares / count, count)
 
 
-def random_signs(A: LinearOperator, seed: int, number: int, dtype: Any, engine: Any) -> Any:
+def random_signs(A: LinearOperator, seed: int, number: int, dtype: DTypeLike, engine: Any) -> Any:
     """Return an array of 1 and -1 in the domain of `A`; one for each number."""
     uniform = random(A.domain, kind="uniform", seed=child_seed(seed, number), comm=A.comm, engine=engine)
     return where(uniform < 0.5, -1.0, 1.0).astype(dtype)

@@ -95,22 +95,22 @@ class Draw:
         """Return a distributed array as one array of NumPy. Collective."""
         return self.engine.to_host(array.gather())
 
-    def same(self, what: str, found: Any, expected: Any) -> None:
+    def same(self, what: str, result: Any, expected: Any) -> None:
         """Raise `WrongAnswer` unless two arrays are equal to the last bit."""
-        found, expected = np.asarray(found), np.asarray(expected)
-        if found.shape != expected.shape or not np.array_equal(found, expected, equal_nan=True):
-            raise WrongAnswer(f"{what} differs from the result of one rank ({found.shape}, {expected.shape})")
+        result, expected = np.asarray(result), np.asarray(expected)
+        if result.shape != expected.shape or not np.array_equal(result, expected, equal_nan=True):
+            raise WrongAnswer(f"{what} differs from the result of one rank ({result.shape}, {expected.shape})")
 
-    def close(self, what: str, found: Any, expected: Any, factor: float = 1.0) -> None:
+    def close(self, what: str, result: Any, expected: Any, factor: float = 1.0) -> None:
         """Raise `WrongAnswer` unless two arrays agree to rounding, relative to the largest element."""
-        found, expected = np.asarray(found), np.asarray(expected)
-        if found.shape != expected.shape:
-            raise WrongAnswer(f"{what} has the shape {found.shape}, not {expected.shape}")
-        if not found.size:
+        result, expected = np.asarray(result), np.asarray(expected)
+        if result.shape != expected.shape:
+            raise WrongAnswer(f"{what} has the shape {result.shape}, not {expected.shape}")
+        if not result.size:
             return
-        unit = max(_unit(found), _unit(expected))
+        unit = max(_unit(result), _unit(expected))
         scale = max(1.0, float(np.abs(expected).max()))
-        error = float(np.abs(found - expected).max()) / scale
+        error = float(np.abs(result - expected).max()) / scale
         if not error <= factor * _SPREAD * unit:
             raise WrongAnswer(f"{what}: the error is {error:.3g}, more than {factor * _SPREAD * unit:.3g}")
 

@@ -1,4 +1,4 @@
-"""Vector kernels on the GPU: launches of the kernels in ``vector.cu``, in little host time.
+"""Vector kernels on the GPU: launches of the kernels in ``vector.cu``, with little host time.
 
 Functions are looked up once for each element type, and arguments are arrays and NumPy scalars, which CuPy passes on
 without conversion. Results are made by ``cupy.ndarray``, which ``cupy.empty`` calls. No function synchronises with the
@@ -20,6 +20,7 @@ import numpy as np
 from collops._nvrtc import cuda_module
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.comm.device_launch import Launch
 from collops.comm.peer_stores import kernel_source
@@ -84,7 +85,7 @@ def _functions_for(dtype: np.dtype) -> _Functions | None:
 # ---- a*x + b*y
 
 
-def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) -> Any:
     """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
     dtype = y.dtype
     functions = _functions.get(dtype)
@@ -93,7 +94,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
         if first and second and x.flags.c_contiguous and y.flags.c_contiguous:
             target = cupy.ndarray(x.shape, dtype) if out is None else out
-            if out is None or x is y or _apart(x, y):
+            if out is None or x is y or _disjoint(x, y):
                 return _launch_axpby(functions, x, y, target, first, second)
     a_factors, b_factors = _factors(a), _factors(b)
     result_dtype = _result_dtype(x, y, a_factors, b_factors)
@@ -120,7 +121,9 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     return target
 
 
-def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Coefficient, second: _Coefficient) -> Any:
+def _launch_axpby(
+    functions: _Functions, x: LocalArray, y: LocalArray, target: Any, first: _Coefficient, second: _Coefficient
+) -> Any:
     size = target.size
     if size:
         arguments = (x, y, target, np.int64(size), *first, *second)
@@ -128,10 +131,10 @@ def _launch_axpby(functions: _Functions, x: Any, y: Any, target: Any, first: _Co
     return target
 
 
-def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def axpby_and_squares(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray) -> Any:
     """Set `out`, which may be `x` or `y`, to ``a * x + b * y``; return sums of squares, which :func:`dots` adds up.
 
-    Return ``None``, with nothing done, for what the kernel does not take.
+    Return ``None``, without any change, for arguments that the kernel does not support.
     """
     functions = _functions_for(out.dtype)
     alike = x.dtype == y.dtype == out.dtype and all(array.flags.c_contiguous for array in (x, y, out))
@@ -139,7 +142,7 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
         functions is None
         or not alike
         or not out.size
-        or not all(operand is out or _apart(operand, out) for operand in (x, y))
+        or not all(operand is out or _disjoint(operand, out) for operand in (x, y))
     ):
         return None
     first, second = _plain_coefficient(a, functions), _plain_coefficient(b, functions)
@@ -152,15 +155,17 @@ def axpby_and_squares(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     return squares
 
 
-def update_solution_and_direction(x: Any, length: Any, direction: Any, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(
+    x: LocalArray, length: Any, direction: LocalArray, ratio: Any, gradient: LocalArray
+) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
     functions = _functions_for(x.dtype)
     arrays = gradient, direction, x
     if functions is not None and all(a.dtype == x.dtype and a.flags.c_contiguous for a in arrays):
         first, second = _plain_coefficient(length, functions), _plain_coefficient(ratio, functions)
-        if first and second and _apart(x, direction) and _apart(x, gradient) and _apart(direction, gradient):
+        if first and second and _disjoint(x, direction) and _disjoint(x, gradient) and _disjoint(direction, gradient):
             if x.size:
-                grid = functions.grid(2 * x.size)  # its threads have half as many loads under way
+                grid = functions.grid(2 * x.size)  # its threads have half as many loads in flight
                 scalars = np.int64(x.size), *first, *second
                 functions.update_solution_and_direction(grid, _ONE_BLOCK, (*arrays, *scalars))
             return
@@ -187,7 +192,7 @@ def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
     return functions.number(value), scalars[0], scalars[1] if len(scalars) > 1 else _NULL, what
 
 
-def _apart(x: Any, y: Any) -> bool:
+def _disjoint(x: LocalArray, y: LocalArray) -> bool:
     """Return whether two contiguous arrays share no memory."""
     start, end = x.data.ptr, y.data.ptr
     return start >= end + y.nbytes or end >= start + x.nbytes
@@ -207,7 +212,7 @@ def _factors(a: Any) -> _Factors:
     raise UnsupportedTypeError("both scalars of a quotient must be on the device")
 
 
-def _result_dtype(x: Any, y: Any, *coefficients: _Factors) -> np.dtype:
+def _result_dtype(x: LocalArray, y: LocalArray, *coefficients: _Factors) -> np.dtype:
     """Return the dtype of the result: coefficients promote kinds, never precisions."""
     total: Any = 0
     for value, *scalars in coefficients:
@@ -231,16 +236,16 @@ def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _
     return number, scalar, divisor, np.int32(what | _IF_FINITE) if if_finite else what
 
 
-def _operand(x: Any, dtype: np.dtype, target: Any) -> Any:
+def _operand(x: LocalArray, dtype: np.dtype, target: Any) -> Any:
     """Return `x` in `dtype`, contiguous, and not overlapping `target` at another offset."""
     if x is target:
         return x
     x = cupy.ascontiguousarray(x, dtype)
-    return x if x.data.ptr == target.data.ptr or _apart(x, target) else x.copy()
+    return x if x.data.ptr == target.data.ptr or _disjoint(x, target) else x.copy()
 
 
-def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
-    """Combine integers or booleans, which have no kernel, because no solver uses them."""
+def _whole_numbers(a: Any, x: LocalArray, b: Any, y: LocalArray, target: Any) -> Any:
+    """Combine integers or booleans, which need no kernel, since no solver uses them."""
     numbers = []
     for value, scalar, divisor in (_factors(a), _factors(b)):
         factor = scalar if divisor is None else divide(scalar, divisor)
@@ -252,7 +257,7 @@ def _whole_numbers(a: Any, x: Any, b: Any, y: Any, target: Any) -> Any:
 # ---- Inner products
 
 
-def dot(x: Any, y: Any, conjugate: bool) -> Any:
+def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
@@ -265,8 +270,8 @@ def dot(x: Any, y: Any, conjugate: bool) -> Any:
     return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
 
 
-def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
-    """Return the sum of :func:`dot` over the ranks, in one launch where the dtype has a kernel."""
+def summed_dot(x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator) -> Any:
+    """Return the sum of :func:`dot` over the ranks, in one launch if there is a kernel for the dtype."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
     if functions is not None and not real and x.dtype == y.dtype and x.flags.c_contiguous and y.flags.c_contiguous:
@@ -274,7 +279,9 @@ def summed_dot(x: Any, y: Any, conjugate: bool, comm: Communicator) -> Any:
     return comm.allreduce(dot(x, y, conjugate))
 
 
-def _launch_dot(functions: _Functions, x: Any, y: Any, conjugate: bool, comm: Communicator | None = None) -> Any:
+def _launch_dot(
+    functions: _Functions, x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator | None = None
+) -> Any:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.ndarray((), functions.number_dtype)
     link = 0 if comm is None else comm.join_sum(out)
@@ -318,7 +325,7 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
 def summed_dots(
     slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
 ) -> Any:
-    """Return the sums of :func:`dots` over the ranks, where slots have one pair or more, all of one real dtype."""
+    """Return the sums of :func:`dots` over the ranks; every slot has a pair, and all have one real dtype."""
     pairs = [(number, x, y) for number, slot in enumerate(slots) for x, y in slot]
     functions = _functions_for(next((x.dtype for _, x, y in pairs if y is not None), dtype))
     if len(pairs) > _PAIRS or functions is None:
@@ -330,7 +337,7 @@ def summed_dots(
     return out
 
 
-def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
+def _fill(jobs: list[tuple[int, Any, Any]], out: LocalArray, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
     """Add the inner product of each job to its element of `out`, overwriting those whose bit in `fresh` is set."""
     waiting: list[tuple[int, Any, Any]] = []
     functions: _Functions | None = None
@@ -338,7 +345,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
         x, y = _factor_arrays(x, y, conjugate)
         own_functions = _functions_for(dtype if y is None else x.dtype)
         if own_functions is None or own_functions.number_dtype != dtype:
-            # A result of another dtype than the others, or of integers, which have no kernel.
+            # A result of a different dtype, or of integers, for which there is no kernel.
             if own_functions is not None:
                 value = _launch_dot(own_functions, x, y, conjugate)
             else:
@@ -361,14 +368,14 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: Any, dtype: np.dtype, conjugate
 def _launch(
     functions: Any,
     jobs: list[tuple[int, Any, Any]],
-    out: Any,
+    out: LocalArray,
     conjugate: bool,
     fresh: int,
     comm: Communicator | None = None,
 ) -> int:
     """Launch one kernel, and return which elements of `out` are still to be overwritten.
 
-    The whole of `out` is summed over the ranks of `comm` if that is given.
+    With `comm`, all of `out` is summed over its ranks.
     """
     base = jobs[0][0]
     places = sum((number - base) << (4 * position) for position, (number, _, _) in enumerate(jobs))
@@ -384,7 +391,7 @@ def _launch(
 _PLACES_MASK = (1 << _PLACES) - 1
 
 
-def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
+def _factor_arrays(x: LocalArray, y: LocalArray, conjugate: bool) -> tuple[Any, Any]:
     """Return two contiguous arrays of one dtype; a complex array with itself as its real numbers."""
     if y is None:
         return x, y
@@ -399,7 +406,7 @@ def _factor_arrays(x: Any, y: Any, conjugate: bool) -> tuple[Any, Any]:
     return _contiguous(x), _contiguous(y)
 
 
-def _contiguous(x: Any) -> Any:
+def _contiguous(x: LocalArray) -> Any:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
@@ -414,7 +421,7 @@ _allocating = threading.Lock()
 
 
 def _scratch() -> tuple[int, int, int]:
-    """Return the addresses of partial sums and ticket, and the number of blocks that they suffice for.
+    """Return the addresses of partial sums and ticket, and the number of blocks for which they suffice.
 
     Kernels on one stream run one after the other and share this memory; two streams never do. A captured graph keeps
     the memory of the stream on which it was captured, so it must not run concurrently with other work of that stream.
@@ -480,7 +487,7 @@ def _scalar(value: Any, dtype: np.dtype) -> Any:
     return cupy.full((), value, dtype)
 
 
-def norm_part(x: Any, order: float) -> Any:
+def norm_part(x: LocalArray, order: float) -> Any:
     """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
     dtype = norm_dtype(x.dtype)
     if order == 0:

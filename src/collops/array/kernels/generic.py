@@ -13,11 +13,11 @@ import numpy as np
 
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.errors import UnsupportedTypeError
 
 
-def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) -> Any:
     """Return ``a * x + b * y``, in the dtype of `out` if it is given. See :func:`collops.array.axpby`."""
     factors = [_coefficient(factor) for factor in (a, b)]
     complex_one = any(isinstance(f, complex) or (hasattr(f, "dtype") and f.dtype.kind == "c") for f in factors)
@@ -34,7 +34,7 @@ def axpby(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
     return total.astype(dtype if out is None else out.dtype)
 
 
-def dot(x: Any, y: Any, conjugate: bool) -> Any:
+def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     engine = engine_of(x)
     dtype = accumulator(np.result_type(x.dtype, y.dtype))
@@ -63,7 +63,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[Any, Any, Any]) -> Any:
     return ww + ratio * (2 * wq + ratio * qq)
 
 
-def norm_part(x: Any, order: float, axes: tuple[int, ...] | None = None) -> Any:
+def norm_part(x: LocalArray, order: float, axes: tuple[int, ...] | None = None) -> Any:
     """Return this rank's part of norms along `axes`: counts, sums of powers, or extremes of absolute values."""
     engine = engine_of(x)
     xp, dtype = engine.xp, engine.dtype(norm_dtype(x.dtype))

@@ -1,7 +1,7 @@
 """Loops over long real vectors on the host that Numba compiles: several vectors in one pass, without temporaries.
 
-Arrays are contiguous, of one dtype, and 1-D but for `rows`. Sums are made in pieces of this length, which stay in the
-second-level cache where several are read more than once.
+Arrays are contiguous, of one dtype, and 1-D except `rows`. Sums are computed in pieces of this length, which stay in
+the L2 cache if several are read more than once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PIECE = 1 << 15
 
 
 def compiled(function: Any, *, reordered: bool = False) -> Any:
-    """Have a function compiled at its first call, and the result kept on disk where Numba may write to some folder.
+    """Compile a function at its first call, and cache the result on disk if Numba has a writable folder.
 
-    Sums may be computed in another order if they are `reordered`. Other results must have the same bits in all variants
-    of a loop, of which the program chooses one by the addresses of the arrays.
+    With `reordered`, sums may be computed in another order. Other results must be bitwise equal in all variants of a
+    loop, which the program chooses by the addresses of the arrays.
     """
     options = {
         "nogil": True,

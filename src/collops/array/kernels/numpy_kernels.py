@@ -1,7 +1,7 @@
 """Vector kernels on the host: BLAS for the types that it supports, else NumPy in pieces that fit the cache.
 
-Long real vectors go through the loops of :mod:`collops.array.kernels.numba_kernels` where Numba is installed. No kernel
-allocates a temporary of the array's size.
+Long real vectors use the loops of :mod:`collops.array.kernels.numba_kernels` if Numba is installed. No kernel allocates
+a temporary of the array's size.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from scipy.linalg import blas as _scipy_blas
 from collops.array import kernels
 from collops.array.coefficients import Finite, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
+from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 
 PIECE = 10_000
-"""Elements that are computed at a time. A piece and its temporary fit into the second-level cache.
+"""Number of elements computed at a time. A piece and its temporary fit into the L2 cache.
 
-OpenBLAS starts no threads for so few. NumPy and SciPy have a copy of it each, and threads of one that wait for work
-take the cores from the other's: iterations took ten times as long. Sums do not depend on the number of threads either.
+OpenBLAS starts no threads for so few elements. NumPy and SciPy each have a copy of OpenBLAS, and idle threads of one
+copy compete with threads of the other: iterations took ten times as long. Sums are also independent of the number of
+threads.
 """
 
 blas: Any = _scipy_blas  # its functions are created at import, which type checkers cannot see
@@ -48,7 +50,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         if b != 0 and 0 < y.size <= PIECE and (real or char in "FD"):
             if out is None and a != 0:
                 return _updated(char, a, x, 1, y * b)
-            if out is y and _apart(x, y):
+            if out is y and _disjoint(x, y):
                 return _updated(char, a, x, b, y)
     dtype = combined(x.dtype, y.dtype, type(a + b))
     if out is None:
@@ -61,7 +63,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
         a, b = a + b, 0
     if b == 0 or (out is x and a != 0):
         a, x, b, y = b, y, a, x
-    # From here on b is 0 only if both are, and x is not out unless a is 0.
+    # Below, b is 0 only if both are, and x is not out unless a is 0.
     by_blas = dtype.char in _AXPY and dtype == x.dtype == y.dtype == out.dtype
     # BLAS would write to a read-only array, and to a copy of an unaligned one.
     by_blas = by_blas and x.flags.c_contiguous and y.flags.c_contiguous and out.flags.carray
@@ -82,7 +84,9 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
     return out
 
 
-def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: Any) -> None:
+def update_solution_and_direction(
+    x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: LocalArray
+) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
     length, ratio = _number(length), _number(ratio)
     real = length.__class__ is not complex and ratio.__class__ is not complex
@@ -97,13 +101,13 @@ def update_solution_and_direction(x: np.ndarray, length: Any, direction: np.ndar
 
 
 def suits_loops(out: np.ndarray, *operands: np.ndarray) -> bool:
-    """Return whether Numba's loops suit arrays: long, real, contiguous, of one dtype, each `out` itself or apart."""
+    """Return whether Numba's loops support arrays: long, real, contiguous, of one dtype, each `out` or disjoint."""
     char = out.dtype.char
     return (
         out.size >= kernels.LONG
         and char in "fd"
         and out.flags.carray
-        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _apart(x, out)) for x in operands)
+        and all(x is out or (x.dtype.char == char and x.flags.c_contiguous and _disjoint(x, out)) for x in operands)
         and kernels.loops() is not None
     )
 
@@ -181,7 +185,7 @@ def dots(slots: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], dtype: np.dty
 
 
 def products_with_two(rows: np.ndarray, two: np.ndarray) -> np.ndarray | None:
-    """Return the inner products of rows with two other rows by a loop that reads each once, if one suits them."""
+    """Return the inner products of rows with two other rows by a loop that reads each once, if a loop supports them."""
     if len(two) != 2 or rows.dtype != two.dtype or not rows.flags.c_contiguous or not suits_loops(*two):
         return None
     out = np.empty((len(rows), 2), rows.dtype)
@@ -190,7 +194,7 @@ def products_with_two(rows: np.ndarray, two: np.ndarray) -> np.ndarray | None:
 
 
 def combine_into_two(rows: np.ndarray, matrix: np.ndarray) -> bool:
-    """Replace the last two rows by the products of `matrix` with all rows if a loop suits them; return whether."""
+    """Replace the last two rows by the products of `matrix` with all rows, if a loop supports them; return success."""
     suits = rows.dtype == matrix.dtype and rows.flags.c_contiguous and suits_loops(rows[-1])
     if suits:
         kernels.loops().combine(rows, matrix)
@@ -265,14 +269,14 @@ def _alike(a: Any, value: int) -> Any:
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 
 
-def _apart(x: np.ndarray, out: np.ndarray) -> bool:
+def _disjoint(x: np.ndarray, out: np.ndarray) -> bool:
     """Return whether two arrays share no memory."""
     return x is not out and ((x.base is None and out.base is None) or not np.may_share_memory(x, out))
 
 
 def _readable(x: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Return `x`, or a copy of it if writing to `out` would overwrite it before it is read."""
-    if x is out or _apart(x, out):
+    if x is out or _disjoint(x, out):
         return x
     identical = x.__array_interface__["data"] == out.__array_interface__["data"] and x.strides == out.strides
     return out if identical and x.dtype == out.dtype else x.copy()

@@ -1,7 +1,7 @@
 """The interface of mpi4jax 0.9.1: ``import collops.compat.mpi4jax as mpi4jax`` runs its programs.
 
 Arguments, their order and results agree with mpi4jax. Functions also take the ``token=`` of programs for versions
-before 0.8, and then return it after the result, as those did. The order of calls never depends on it.
+before 0.8, and then return it after the result, as these versions did. The order of calls never depends on it.
 ``docs/from-mpi4jax.md`` lists the intended differences.
 """
 
@@ -79,18 +79,18 @@ def reduce(x: Any, op: Any, root: int, *, comm: Any = None, token: Any = _NO_TOK
 
 
 def scan(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Reduce `x` over this rank and those before it; see :func:`collops.jax.scan`."""
+    """Reduce `x` over this rank and the ranks before it; see :func:`collops.jax.scan`."""
     return _with(token, cj.scan(x, op, comm=comm))
 
 
 def scatter(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Give rank *r* the block ``x[r]`` of `root`; see :func:`collops.jax.scatter`."""
+    """Send block ``x[r]`` of `root` to rank *r*; see :func:`collops.jax.scatter`."""
     with _words_of_sizes("Scatter"):
         return _with(token, cj.scatter(x, root, comm=comm))
 
 
 def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
-    """Send `x` to `dest`, or to nobody if that is ``MPI.PROC_NULL``; see :func:`collops.jax.send`."""
+    """Send `x` to `dest`, or nowhere if it is ``MPI.PROC_NULL``; see :func:`collops.jax.send`."""
     if dest != _MPI.PROC_NULL:
         cj.send(x, dest, tag, comm=comm)
     return _alone(token)
@@ -126,7 +126,7 @@ def sendrecv(
 ) -> Any:
     """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`; see :func:`collops.jax.sendrecv`.
 
-    From ``MPI.PROC_NULL`` comes `recvbuf`. Each rank takes part in a derivative if `sendbuf` does.
+    A receive from ``MPI.PROC_NULL`` returns `recvbuf`. Each rank takes part in a derivative if `sendbuf` does.
     """
     sendbuf, recvbuf = array(sendbuf), array(recvbuf)
     leaving = [] if dest == _MPI.PROC_NULL else [(dest, sendtag)]
@@ -142,7 +142,7 @@ def sendrecv(
 
 
 def has_cuda_support() -> bool:
-    """Return whether JAX's arrays are on GPUs here, where NCCL moves them.
+    """Return whether JAX's arrays are on GPUs, so that NCCL sends them.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def has_sycl_support() -> bool:
 
 @contextlib.contextmanager
 def _words_of_sizes(kind: str) -> Iterator[None]:
-    """Begin the error for a wrong first axis with the words of mpi4jax, by which programs recognise it."""
+    """Begin the error for a wrong first axis with mpi4jax's text, by which programs recognise it."""
     try:
         yield
     except LayoutError as error:
@@ -189,7 +189,7 @@ def _named(number: Any, wildcard: int) -> Any:
 
 
 def _nothing(x: Any, comm: Any, status: Any) -> Any:
-    """Return `x`, which a message from nobody leaves as it is; such a message has a status too."""
+    """Return `x`, unchanged by a message from ``MPI.PROC_NULL``, and set the status of this message."""
     joined = native_comm(comm)
     filled = checked_status(status, joined)
     if filled is not None:

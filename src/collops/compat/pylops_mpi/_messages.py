@@ -1,9 +1,9 @@
-"""PyLops-MPI's mix-in class for operators that communicate, and its functions for messages, by native communicators.
+"""PyLops-MPI's mix-in class for operators that communicate, and its functions for messages, on native communicators.
 
-A communicator may be mpi4py's or one of ``initialize_nccl_comm``. The first call with one of mpi4py's is collective, as
-are all calls except sends and receives. The array determines the transport: `engine` has no effect on it, and device
-arrays go by NCCL with or without an NCCL communicator. These messages cannot be paired with those that a program sends
-by mpi4py itself.
+A communicator may be from mpi4py or from ``initialize_nccl_comm``. The first call with an mpi4py communicator is
+collective, as are all calls except sends and receives. The array determines the transport, not `engine`: NCCL sends
+device arrays with or without an NCCL communicator. These messages do not match messages that a program sends by mpi4py
+directly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ cupy_to_nccl_dtype = {name: known.nccl for name, known in DTYPES.items() if know
 
 
 def _ranks(comm: Any) -> Communicator:
-    """Return the native communicator for one of mpi4py or for a native one."""
+    """Return the native communicator of an mpi4py communicator; a native one is returned unchanged."""
     return comm if isinstance(comm, Communicator) else communicator(comm)
 
 
@@ -50,15 +50,15 @@ def _chosen(base_comm: Any, base_comm_nccl: Any) -> Any:
 def mpi_allreduce(base_comm, send_buf, recv_buf=None, engine="numpy", op=None) -> Any:
     """Return the vector of the elements of `send_buf` reduced over the ranks, in `recv_buf` if that is given.
 
-    `op` is one of mpi4py's operations, by default the sum. Raises an UnsupportedTypeError for one that has no meaning
-    for the dtype, or is none of :meth:`collops.comm.Communicator.allreduce`.
+    `op` is one of mpi4py's operations, by default the sum. Raises an UnsupportedTypeError if it is not defined for the
+    dtype, or not supported by :meth:`collops.comm.Communicator.allreduce`.
     """
     name = "sum" if op is None else name_of_operation(op) or repr(op)
     return _stored(_ranks(base_comm).allreduce(send_buf.reshape(-1), name), recv_buf)
 
 
 def mpi_allgather(base_comm: Any, send_buf: Any, recv_buf: Any = None, engine: str | None = "numpy") -> list[Any]:
-    """Return the arrays of all ranks, whose shapes may differ; they lie one after the other in `recv_buf` if given."""
+    """Return the arrays of all ranks, whose shapes may differ; they are contiguous in `recv_buf` if it is not None."""
     comm = _ranks(base_comm)
     shapes = [tuple(shape) for shape in comm.allgather_metadata(list(send_buf.shape))]
     return _gathered(comm, send_buf, shapes, recv_buf)
@@ -71,7 +71,7 @@ def _gathered(comm: Communicator, array: Any, shapes: Sequence[tuple[int, ...]],
 
 
 def _stored(result: Any, recv_buf: Any) -> Any:
-    """Return a vector, after it has been copied to `recv_buf` if that is given."""
+    """Return a vector, copied to `recv_buf` if it is not None."""
     if recv_buf is not None:
         recv_buf[...] = result.reshape(recv_buf.shape)
     return result
@@ -129,10 +129,10 @@ def _exchange(base_comm: Any, sent: Any, dest: int, sendtag: int, received: Any,
 def _prepare_allgather_inputs_mpi(
     send_buf: Any, send_buf_shapes: Sequence[tuple[int, ...]], engine: str | None
 ) -> tuple[Any, Any, list[int] | None, list[int]]:
-    """Return what a gathering of arrays of these shapes needs.
+    """Return the buffers and counts to gather arrays of these shapes.
 
-    These are `send_buf` made contiguous, a vector of zeros for all elements, where each rank's elements begin in it
-    (``None`` if the shapes are equal), and how many there are.
+    These are the contiguous `send_buf`, a vector of zeros for all elements, the offset of each rank's elements in it
+    (``None`` if the shapes are equal), and the counts.
     """
     xp = engine_named(engine).xp
     counts = [math.prod(shape) for shape in send_buf_shapes]
@@ -162,14 +162,14 @@ def _unroll_allgather_recv(
 
 
 def nccl_allgather(nccl_comm: Any, send_buf: Any, recv_buf: Any = None) -> Any:
-    """Return the vector of the elements of all ranks, which pass equal numbers of them; `recv_buf` if that is given."""
+    """Return the vector of the elements of all ranks, which pass equal numbers; `recv_buf` if it is not None."""
     gathered = _ranks(nccl_comm).allgather(_on_device(send_buf).reshape(-1)).reshape(-1)
     _stored(gathered, recv_buf)
     return gathered if recv_buf is None else recv_buf
 
 
 def nccl_allreduce(nccl_comm: Any, send_buf: Any, recv_buf: Any = None, op: Any = None) -> Any:
-    """Return the vector of the elements reduced over the ranks; `recv_buf` if that is given."""
+    """Return the vector of the elements reduced over the ranks, in `recv_buf` if it is not None."""
     reduced = mpi_allreduce(nccl_comm, _on_device(send_buf), recv_buf, op=op)
     return reduced if recv_buf is None else recv_buf
 
@@ -180,7 +180,7 @@ def nccl_bcast(nccl_comm: Any, send_buf: Any, root: int = 0) -> None:
 
 
 def nccl_asarray(nccl_comm: Any, local_array: Any, local_shapes: Sequence[tuple[int, ...]], axis: int) -> Any:
-    """Return the arrays of all ranks, whose shapes are given, joined along `axis`."""
+    """Return the arrays of all ranks, with these shapes, joined along `axis`."""
     parts = _gathered(_ranks(nccl_comm), local_array, [tuple(shape) for shape in local_shapes])
     return engine_of(local_array).xp.concatenate(parts, axis=axis)
 
@@ -209,7 +209,7 @@ def mpi_op_to_nccl(mpi_op: Any) -> Any:
 
 
 def _nccl_buf_size(buf: Any, count: int | None = None) -> int:
-    """Return how many of NCCL's numbers `count` elements of `buf` are, by default all of them."""
+    """Return the count of NCCL's datatype in `count` elements of `buf`, by default all."""
     return (count or buf.size) * DTYPES[buf.dtype.name].width
 
 
@@ -230,7 +230,7 @@ def _prepare_allgather_inputs_nccl(
 
 
 def _to_json(value: Any) -> Any:
-    """Return a number, string, ``None``, list or tuple in a form that JSON carries, see :func:`_from_json`."""
+    """Return a number, string, ``None``, list or tuple as values that JSON can represent, see :func:`_from_json`."""
     if isinstance(value, np.number | np.bool_) and not isinstance(value.item(), np.generic):
         return {"dtype": value.dtype.str, "value": _to_json(value.item())}
     if isinstance(value, list):
@@ -267,8 +267,8 @@ def _on_device(values: Any) -> Any:
 class DistributedMixIn:
     """Messages for arrays and operators, and for operators that users derive from this class.
 
-    Each method takes an mpi4py communicator, and one of ``initialize_nccl_comm`` or ``None``. With ``None`` it returns
-    the result of the function of ``utils._mpi``, otherwise that of ``utils._nccl``.
+    Each method takes an mpi4py communicator, and a communicator of ``initialize_nccl_comm`` or ``None``. With ``None``
+    it returns the result of the function of ``utils._mpi``, otherwise of ``utils._nccl``.
     """
 
     def _allreduce(self, base_comm, base_comm_nccl, send_buf, recv_buf=None, op=None, engine="numpy") -> Any:

@@ -46,7 +46,7 @@ _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 
 
 def _check_kind(kind: Any, order: Any = 3) -> None:
-    """Raise the NotImplementedError of PyLops-MPI for a derivative that there is not."""
+    """Raise the NotImplementedError of PyLops-MPI for a derivative that does not exist."""
     if kind not in ("forward", "centered", "backward"):
         raise NotImplementedError(f"'kind' must be 'forward', 'centered', or 'backward', not {kind!r}")
     if kind == "centered" and order not in (3, 5):
@@ -124,8 +124,8 @@ def _shapes_of_parts(side: str, doc: str) -> Any:
 class _LocalStack(MPILinearOperator):
     """A stack of the local operators of all ranks. Collective.
 
-    If a process grid excludes some ranks and no communicator is given, the ranks are those of the first operator or
-    array that the stack is combined with. PyLops-MPI deadlocks in this case.
+    If a process grid excludes some ranks and no communicator is passed, the stack uses the ranks of the first operator
+    or array with which it is combined. PyLops-MPI deadlocks in this case.
     """
 
     _stack: Callable[[Any, Communicator], LinearOperator]

@@ -10,7 +10,7 @@ Values are combined by the operations of :mod:`collops.comm.reductions` without 
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
 from collops.backend import kernel_table
 from collops.comm.reductions import check_reduction
@@ -22,7 +22,7 @@ __all__ = ["OPERATIONS", "Index", "check_operation", "packing_for"]
 OPERATIONS = ("replace", "sum", "prod", "min", "max", "land", "lor", "lxor")
 
 
-def check_operation(op: str, dtype: Any) -> None:
+def check_operation(op: str, dtype: np.dtype) -> None:
     """Raise unless an operation is defined for a dtype.
 
     Raises

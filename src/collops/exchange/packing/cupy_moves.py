@@ -16,6 +16,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
+from collops.backend import LocalArray
 from collops.comm import wait_while_source
 from collops.comm.device_launch import Launch
 from collops.errors import LayoutError
@@ -72,7 +73,7 @@ def _copying(source: Index, target: Index, unit: int) -> Move:
     start, begin, nbytes = int(source.points[0]) * unit, int(target.points[0]) * unit, target.size * unit
     stream = cupy.cuda.get_current_stream
 
-    def copy(source_array: Any, target_array: Any) -> Any:
+    def copy(source_array: LocalArray, target_array: LocalArray) -> Any:
         (target_array.data + begin).copy_from_device_async(source_array.data + start, nbytes, stream())
         return target_array
 

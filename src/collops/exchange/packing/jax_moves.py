@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from collops.backend import LocalArray
 from collops.comm.reductions import LOGICAL, OPERATIONS
 from collops.exchange.packing.index import Index
 
@@ -25,7 +26,7 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     if op == "replace":
         source, target = target.last_writes(source)
 
-    def move(source_array: Any, target_array: Any) -> Any:
+    def move(source_array: LocalArray, target_array: LocalArray) -> Any:
         values = _values(source_array, source)
         return values if target_array is None else _combined(target_array, target, values, op)
 
@@ -37,12 +38,12 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     combine = None if op == "replace" else getattr(jnp, OPERATIONS[op].ufunc)
     tables = _turns(target)
 
-    def fetch(values: Any, array: Any, _: Any) -> tuple[Any, Any]:
+    def fetch(values: Any, array: LocalArray, _: Any) -> tuple[Any, Any]:
         size = array.shape[0]
         # The result must depend on both arrays also on ranks without points: the derivative of a message is collective.
         before = jnp.concatenate([values, array[:0]])
 
-        def turn(array: Any, where: tuple[Any, Any]) -> tuple[Any, Any]:
+        def turn(array: LocalArray, where: tuple[Any, Any]) -> tuple[Any, Any]:
             points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
             new_values = values.at[slots].get(mode="fill", fill_value=0)
@@ -63,11 +64,11 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     return fetch
 
 
-def _values(array: Any, index: Index) -> Any:
+def _values(array: LocalArray, index: Index) -> Any:
     return array.at[index.points].get(mode=_IN_BOUNDS) if index.slice is None else array[index.slice]
 
 
-def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
+def _combined(array: LocalArray, index: Index, values: Any, op: str) -> Any:
     """Return an array combined with values; values of one point are combined one after the other."""
     if not index.size:
         return array
@@ -79,7 +80,7 @@ def _combined(array: Any, index: Index, values: Any, op: str) -> Any:
     return getattr(array.at[where], _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
 
 
-def _combined_truths(array: Any, index: Index, values: Any, op: str) -> Any:
+def _combined_truths(array: LocalArray, index: Index, values: Any, op: str) -> Any:
     """Combine truth values as integers: *and* is their minimum, *exclusive or* the parity of their sum."""
     points = index.segments.points
     update: Callable[..., Any] = getattr((array != 0).astype(jnp.int32).at[index.points], _TRUTHS[op])

@@ -10,35 +10,36 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from collops.backend import LocalArray
 from collops.exchange.packing.index import Index
 
 
 @njit(nogil=True)
-def _gather(source: Any, points: Any, target: Any) -> None:
+def _gather(source: LocalArray, points: Any, target: LocalArray) -> None:
     for i in range(points.size):
         target[i] = source[points[i]]
 
 
 @njit(nogil=True)
-def _scatter(source: Any, target: Any, points: Any) -> None:
+def _scatter(source: LocalArray, target: LocalArray, points: Any) -> None:
     for i in range(points.size):
         target[points[i]] = source[i]
 
 
 @njit(nogil=True)
-def _move(source: Any, sources: Any, target: Any, targets: Any) -> None:
+def _move(source: LocalArray, sources: Any, target: LocalArray, targets: Any) -> None:
     for i in range(targets.size):
         target[targets[i]] = source[sources[i]]
 
 
 @njit(nogil=True)
-def _add(source: Any, target: Any, points: Any) -> None:
+def _add(source: LocalArray, target: LocalArray, points: Any) -> None:
     for i in range(points.size):
         target[points[i]] += source[i]
 
 
 @njit(nogil=True)
-def _move_add(source: Any, sources: Any, target: Any, targets: Any) -> None:
+def _move_add(source: LocalArray, sources: Any, target: LocalArray, targets: Any) -> None:
     for i in range(targets.size):
         target[targets[i]] += source[sources[i]]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm.mpi import PersistentMessages, addresses_of
 from collops.exchange.exchange import SLOTS, Exchange, LocalWork
 from collops.exchange.pattern import Side
@@ -60,7 +61,7 @@ class MpiExchange(Exchange):
         next_slot, incoming, prepared, cached = self.next_slot, self.incoming, self._messages, self._cached
         short, address_of = leaving is None and arriving is None, addresses_of(self.dtype)
 
-        def move(source: Any, target: Any) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> Any:
             slot, _ = next_slot()
             outbound, inbound = source, target if arriving else incoming[slot]
             if leaving is None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm.agreement import collective_errors
 from collops.comm.device_launch import Launch
 from collops.exchange.exchange import SLOTS, Exchange, LocalWork, Transfer
@@ -88,7 +89,7 @@ class SymmetricExchange(Exchange):
         puts = [_put(work, ends, together) for ends in self._ends]
         stay = None if together else work.stay()
 
-        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> Any:
             puts[transfer.slot](source, target)
             return target if stay is None else stay(source, target)
 
@@ -100,7 +101,7 @@ class SymmetricExchange(Exchange):
             return of_any_transfer
         fills = [_fill(work, ends) for ends in self._ends]
 
-        def finish(transfer: Transfer, target: Any) -> Any:
+        def finish(transfer: Transfer, target: LocalArray) -> Any:
             if transfer.displaced:
                 return of_any_transfer(transfer, target)
             fills[transfer.slot](target)
@@ -114,7 +115,7 @@ class SymmetricExchange(Exchange):
             return self.mover_in_steps(work)
         exchanges = [_exchange(work, ends) for ends in self._ends]
 
-        def move(source: Any, target: Any) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> Any:
             exchanges[self.next_slot()[0]](source, target)
             return target
 

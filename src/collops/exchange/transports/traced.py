@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from collops.backend import LocalArray
 from collops.exchange.exchange import Exchange, LocalWork, Transfer
 
 
@@ -23,7 +24,7 @@ class TracedExchange(Exchange):
         pack, stay = work.packer(0, work.leaving.size), work.stay()
         leaving, arriving = self.pattern.sends.counts(ranks), self.pattern.receives.counts(ranks)
 
-        def start(source: Any, target: Any, transfer: Transfer) -> Any:
+        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> Any:
             transfer.incoming = self.comm.alltoallv(pack(source, None), leaving, arriving)
             return target if stay is None else stay(source, target)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike
 
 from collops.array.dtypes import real_of
 from collops.backend import engine_of
@@ -30,7 +31,7 @@ class FilterBank:
     spacing, ``half`` is the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
     """
 
-    def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: Any) -> None:
+    def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: DTypeLike) -> None:
         hs = np.asarray(hs) if isinstance(hs, list | tuple) else engine_of(hs).to_host(hs)
         samples = np.asarray(ih)
         if hs.ndim != 2 or hs.shape[0] == 0 or hs.shape[1] % 2 == 0:
@@ -49,7 +50,7 @@ class FilterBank:
         self.step = int(steps[0]) if len(steps) else 1
         self.half = hs.shape[1] // 2
 
-    def converted(self, dtype: Any) -> FilterBank:
+    def converted(self, dtype: DTypeLike) -> FilterBank:
         """Return the same filters in another dtype."""
         other = copy(self)
         other.taps = self.taps.astype(dtype, copy=False)

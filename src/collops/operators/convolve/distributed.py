@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array
 from collops.array.dtypes import real_of
@@ -80,7 +81,7 @@ class NonStationaryConvolve1D(LinearOperator):
         axis: int = -1,
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         super().__init__(layout, layout, dtype, comm)
@@ -94,7 +95,7 @@ class NonStationaryConvolve1D(LinearOperator):
         self._kernels: dict[Any, Any] = {}
         self._buffers = Buffers()
 
-    def _apply(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         engine = x.engine
         if not engine.mutable:
             raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support arrays of the engine {engine.name}")

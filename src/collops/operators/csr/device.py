@@ -15,7 +15,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import LocalArray
+from collops.backend import Engine, LocalArray
 from collops.comm.device_launch import Launch
 from collops.errors import UnsupportedTypeError
 
@@ -96,6 +96,6 @@ def _kernel(device: int, element: int, lanes: int, wide_indices: bool) -> Any:
     return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")
 
 
-def make_block(engine: Any, matrix: LocalArray, dtype: np.dtype) -> DeviceBlock:
+def make_block(engine: Engine, matrix: LocalArray, dtype: np.dtype) -> DeviceBlock:
     """Return the local block of a SciPy matrix for vectors of a dtype."""
     return DeviceBlock(matrix, dtype)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import DistributedArray, Layout
+from collops.array import Array, DistributedArray, Layout
 from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
 from collops.backend import Engine, engine, kernel_table
 from collops.comm.agreement import collective_errors
-from collops.comm.given import communicator_or_world
+from collops.comm.arguments import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import Exchange
 from collops.exchange.forest import OnTransport, StarForest
@@ -231,7 +231,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         batched = self._adjoint_columns if adjoint else self._forward_columns
         return super()._direction(adjoint)._replace(batched=batched)
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Any) -> Any:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
         local, remote = self._parts(x.engine, out.dtype)
@@ -242,7 +242,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             result = remote.multiply(ghosts, result, add=True)
         return filled(out, result)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Any) -> Any:
         out = self._new(self.domain, y) if out is None else out
         operand, result = contiguous(y.local_array, out.dtype), out.local_array
         local, remote = self._parts(y.engine, out.dtype)

@@ -65,7 +65,7 @@ class DenseMatrix:
     def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
         engine = engine_of(x)
         if engine is not self._engine:
-            coefficients = self._coefficients.on(engine)
+            coefficients = self._coefficients.on_engine(engine)
             matrix = coefficients if matrix is self.matrix else coefficients.T
         # dot() requires an output array of exactly the result's dtype.
         if out is not None and x.dtype == self.dtype == out.dtype:

@@ -124,7 +124,7 @@ class Face(NamedTuple):
     begin: int
     end: int
 
-    def of(self, landing: LocalArray) -> Any:
+    def view(self, landing: LocalArray) -> Any:
         """Return the planes as a view of the receive buffer."""
         return landing[self.begin : self.end].reshape(self.shape)
 

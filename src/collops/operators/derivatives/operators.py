@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from collops.array import Layout, StackedLayout
+from collops.array import Array, Layout, StackedLayout
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
 from collops.errors import InputError
@@ -26,7 +27,7 @@ class _Banded(LinearOperator):
     _several: tuple[Several, Several]  # of forward and adjoint
 
     def __init__(
-        self, layout: Layout, range: AnyLayout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any
+        self, layout: Layout, range: AnyLayout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: DTypeLike
     ) -> None:
         super().__init__(layout, range, dtype, comm)
         transposed = [(axis, band.transposed) for axis, band in bands]
@@ -44,10 +45,10 @@ class _Summed(_Banded):
 
     _several = Several.NONE, Several.NONE
 
-    def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: Any) -> None:
+    def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: DTypeLike) -> None:
         super().__init__(layout, layout, bands, comm, dtype)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None, add: bool = False) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None, add: bool = False) -> Any:
         source, target, engine = x.local_array, out.local_array, out.engine
         if source.dtype != target.dtype or not (engine.mutable and source.flags.c_contiguous):
             source = contiguous(source, target.dtype)
@@ -114,7 +115,7 @@ class FirstDerivative(_Summed):
         order: int = 3,
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
@@ -166,7 +167,7 @@ class SecondDerivative(_Summed):
         edge: bool = False,
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         axis = normal_axis(axis, layout.ndim)
@@ -220,7 +221,7 @@ class Gradient(_Banded):
         kind: str = "centered",
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         steps = np.atleast_1d(sampling).tolist()
@@ -233,7 +234,7 @@ class Gradient(_Banded):
         ]
         super().__init__(layout, StackedLayout([layout] * layout.ndim), bands, comm, dtype)
 
-    def _apply(self, x: Any, out: Any, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
         sources = [contiguous(leaf.local_array, out.dtype) for leaf in x.leaves]
         targets = [contiguous(leaf.local_array, out.dtype) for leaf in out.leaves]  # kernels write one dtype
         results = self._stencils[adjoint](sources, targets, out.engine, squares=squares)
@@ -292,7 +293,7 @@ class Laplacian(_Summed):
         kind: str = "centered",
         *,
         comm: Communicator | None = None,
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
     ) -> None:
         layout, comm = placed(dims, comm)
         numbers = [normal_axis(axis, layout.ndim) for axis in axes]

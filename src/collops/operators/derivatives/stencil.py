@@ -99,7 +99,7 @@ class Stencil:
             run("inner", sources, targets, landing)
         landing = exchange.finish()
         for face, box, piece in self._pieces:
-            values = engine.put(face.of(landing), box, piece.of(landing))
+            values = engine.put(face.view(landing), box, piece.view(landing))
             if not engine.mutable:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
         return run("rest" if overlaps else "whole", sources, targets, landing)

@@ -8,7 +8,7 @@ from typing import Any
 import cupy
 from cupy.cuda import cufft
 
-from collops.backend import LocalArray
+from collops.backend import Engine, LocalArray
 from collops.operators.fourier.engines import scaling
 from collops.operators.fourier.lines import find_lines
 
@@ -29,7 +29,7 @@ class Transforms:
 
     multiplies, chirps = False, True
 
-    def __init__(self, engine: Any, threads: int) -> None:
+    def __init__(self, engine: Engine, threads: int) -> None:
         self._plans: dict[Any, Any] = {}
 
     def fft(
@@ -42,15 +42,15 @@ class Transforms:
         scale = scaling(samples, norm)
         direction = cufft.CUFFT_INVERSE if inverse else cufft.CUFFT_FORWARD
         last, kind = source.ndim - 1, _COMPLEX[target.dtype.char]
-        others = [axis for axis in axes[::-1] if axis != last]
-        lines = [transform for axis in others if (transform := find_lines(target, axis)) is not None]
+        outer = [axis for axis in axes[::-1] if axis != last]
+        lines = [transform for axis in outer if (transform := find_lines(target, axis)) is not None]
         before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
         by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and length in _LENGTHS_OF_PLANS
-        if others and len(lines) == len(others) and not by_plan and _fit(source, target):
+        if outer and len(lines) == len(outer) and not by_plan and _fit(source, target):
             if last in axes:  # first: the following transforms read from the cache, and work in place
                 self._transform(source, target, (last,), kind, direction)
                 source = target
-            for axis, transform in zip(others, lines, strict=True):
+            for axis, transform in zip(outer, lines, strict=True):
                 transform(source, target, axis, scale, inverse)
                 source, scale = target, 1.0
         else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
@@ -110,7 +111,7 @@ class FFTND(Fourier):
         ifftshift_before: Any = False,
         fftshift_after: Any = False,
         *,
-        dtype: Any = "complex128",
+        dtype: DTypeLike = "complex128",
         comm: Communicator | None = None,
         range_layout: RangeLayout = None,
     ) -> None:
@@ -205,7 +206,7 @@ class FFT(FFTND):
         ifftshift_before: bool = False,
         fftshift_after: bool = False,
         *,
-        dtype: Any = "complex128",
+        dtype: DTypeLike = "complex128",
         comm: Communicator | None = None,
         range_layout: RangeLayout = None,
     ) -> None:
@@ -262,7 +263,7 @@ class FFT2D(FFTND):
         ifftshift_before: Any = False,
         fftshift_after: Any = False,
         *,
-        dtype: Any = "complex128",
+        dtype: DTypeLike = "complex128",
         comm: Communicator | None = None,
         range_layout: RangeLayout = None,
     ) -> None:

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
@@ -16,7 +17,7 @@ from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
-from collops.operators.fourier.pipeline import find_pipeline, pays
+from collops.operators.fourier.pipeline import find_pipeline, should_pipeline
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store
@@ -46,7 +47,7 @@ class Fourier(LinearOperator):
         self,
         domain: Layout,
         transforms: Sequence[AxisTransform],
-        dtype: Any,
+        dtype: DTypeLike,
         comm: Communicator,
         *,
         clinear: bool,
@@ -150,7 +151,7 @@ class Fourier(LinearOperator):
             workspace = self._workspaces.get((engine, kind))
             if workspace is None:
                 workspace = Workspace(engine, kind, self._size, self._threads)
-                if pays(self._part * kind.itemsize, workspace):
+                if should_pipeline(self._part * kind.itemsize, workspace):
                     workspace.prepare_pieces(self.comm)
             self._workspaces[engine, kind] = self._workspaces[engine, dtype] = workspace
         return workspace

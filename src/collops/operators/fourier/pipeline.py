@@ -27,7 +27,7 @@ _LARGE = 16 << 20
 """Minimum size per rank, in bytes, for pipelining."""
 
 
-def pays(nbytes: int, workspace: Workspace) -> bool:
+def should_pipeline(nbytes: int, workspace: Workspace) -> bool:
     """Return whether redistributing parts of so many bytes should be pipelined."""
     return workspace.engine.memory == "device" and workspace.engine.mutable and nbytes >= _LARGE
 
@@ -38,7 +38,7 @@ class _Side(NamedTuple):
     come: list[PeerCopy]
     go: list[PeerCopy]
 
-    def can(self, shape: tuple[int, ...]) -> bool:
+    def supports(self, shape: tuple[int, ...]) -> bool:
         """Return whether pieces can be copied from and to an array of this shape."""
         return all(copy.supports(shape) for copy in (*self.come, *self.go))
 
@@ -123,7 +123,7 @@ def find_pipeline(
         return copies
 
     first, last = (_Side(copies(layout, writes=True), copies(layout, writes=False)) for layout in (before, after))
-    able = first.can(before.local_shape(comm.rank)) and last.can(after.local_shape(comm.rank))
+    able = first.supports(before.local_shape(comm.rank)) and last.supports(after.local_shape(comm.rank))
     return Pipeline(first, last, shapes[comm.rank], transforms) if all(comm.allgather_metadata(able)) else None
 
 

@@ -93,7 +93,7 @@ def _candidates(layout: Layout) -> Iterator[Layout]:
     grid_axes = [layout.axes[a] for a in layout.split_axes]
     seen = set()
     for assignment in product((*axes, None), repeat=len(grid_axes)):
-        assigned = [place for place in assignment if place is not None]
+        assigned = [axis for axis in assignment if axis is not None]
         if len(set(assigned)) != len(assigned):
             continue
         split_by = dict(zip(assignment, grid_axes, strict=True))

@@ -16,7 +16,7 @@ from collops.array import Layout
 from collops.array.redistribute import region_copy
 from collops.backend import LocalArray
 from collops.operators.fourier.engines import PIECES, Workspace
-from collops.operators.fourier.pipeline import pays
+from collops.operators.fourier.pipeline import should_pipeline
 
 if TYPE_CHECKING:
     from collops.backend import Engine
@@ -42,7 +42,7 @@ class SpreadProduct(NamedTuple):
     the spectra that this rank multiplies, of its products, and of the products of all ranks.
     """
 
-    there: AxisTransform
+    transform: AxisTransform
     back: AxisTransform
     share: slice
     send: PeerCopy
@@ -64,7 +64,7 @@ class SpreadProduct(NamedTuple):
             for begin, shape in zip((work_offset, 0, work_offset), self.shapes[:3], strict=True)
         )
         workspace.barrier()  # the memory is no longer in use on any rank
-        self.there.forward(source[:, self.share], share, workspace)
+        self.transform.forward(source[:, self.share], share, workspace)
         self.send.start(workspace.addresses, share).wait()
         workspace.barrier()  # all ranks have written the spectra
         arriving = []
@@ -82,7 +82,7 @@ class SpreadProduct(NamedTuple):
 
 
 def find_product(
-    there: AxisTransform,
+    transform: AxisTransform,
     back: AxisTransform,
     spectra: Layout,
     products: Layout,
@@ -102,8 +102,8 @@ def find_product(
     size = after + products.size + max(math.prod(shape) for shape in (shapes[0], shapes[2]))
     workspace = Workspace(engine, dtype, size, 1)
     fewest = spectra.shape[1] // comm.size, rows // _COUNT
-    if not pays(products.size * dtype.itemsize, workspace) or not all(
-        transform.takes_columns(few * columns) for transform, few in zip((there, back), fewest, strict=True)
+    if not should_pipeline(products.size * dtype.itemsize, workspace) or not all(
+        transform.takes_columns(few * columns) for transform, few in zip((transform, back), fewest, strict=True)
     ):
         return None
     workspace.prepare_pieces(comm)
@@ -122,4 +122,4 @@ def find_product(
     able = send.supports(shapes[0]) and all(piece.supports(shapes[2]) for _, piece in pieces)
     if not all(comm.allgather_metadata(able)):
         return None
-    return SpreadProduct(there, back, shares.slices(comm.rank)[1], send, pieces, after, shapes, workspace)
+    return SpreadProduct(transform, back, shares.slices(comm.rank)[1], send, pieces, after, shapes, workspace)

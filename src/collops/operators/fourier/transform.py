@@ -57,8 +57,8 @@ class AxisTransform:
         self.count = self._bins if kept is None else kept
         self._first = first
         leading = (slice(None),) * axis
-        self._kept = (*leading, slice(first, first + self.count))
-        self._others = [(*leading, part) for part in (slice(first), slice(first + self.count, None))]
+        self._retained = (*leading, slice(first, first + self.count))
+        self._omitted = [(*leading, part) for part in (slice(first), slice(first + self.count, None))]
         self._before = _Placement(axis, samples, length, samples // 2 if shift_before else 0)
         self._after = _Placement(axis, self.count, self.count, self.count - self.count // 2 if shift_after else 0)
         self.extents = {axis: self.count}
@@ -99,15 +99,15 @@ class AxisTransform:
         if self.real:
             if not self._before.identity:
                 memory = workspace.take("signal", _with(source, self.axis, self._length), True)
-                source = self._before.place(source, memory, engine)
+                source = self._before.apply(source, memory, engine)
             work = transforms.rfft(source, work, self.axis, self.norm)
             chosen = self._chosen(work)
             work = self._weighted(False, chosen, target if self._after.identity else chosen, workspace)
         else:
             if not self._before.identity:
-                source = work = self._before.place(source, work, engine)
+                source = work = self._before.apply(source, work, engine)
             work = transforms.fft(source, work, (self.axis,), self.norm, False, self._length)
-        return work if self._after.identity else self._after.place(work, target, engine)
+        return work if self._after.identity else self._after.apply(work, target, engine)
 
     def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
@@ -124,26 +124,26 @@ class AxisTransform:
             work = workspace.take("work", _with(source, self.axis, self._bins))
             chosen = self._chosen(work)
             if not self._after.identity:
-                source = self._after.place_back(source, chosen, engine)
+                source = self._after.apply_adjoint(source, chosen, engine)
             product = self._weighted(True, source, chosen, workspace)
             if engine.mutable:
-                for others in self._others:
-                    work[others] = 0
+                for omitted in self._omitted:
+                    work[omitted] = 0
             elif self._first:
                 zeros = engine.xp.zeros(_with(source, self.axis, self._bins), product.dtype)
-                work = engine.put(zeros, self._kept, product)
+                work = engine.put(zeros, self._retained, product)
             else:
                 work = product
             result = transforms.irfft(work, result, self.axis, self.norm, self._length)
         else:
             if not self._after.identity:
-                source = result = self._after.place_back(source, result, engine)
+                source = result = self._after.apply_adjoint(source, result, engine)
             result = transforms.fft(source, result, (self.axis,), self.norm, True, self._length)
-        return result if self._before.identity else self._before.place_back(result, target, engine)
+        return result if self._before.identity else self._before.apply_adjoint(result, target, engine)
 
     def _chosen(self, work: LocalArray) -> Any:
         """Return the selected frequencies."""
-        return work if work is None or self.count == self._bins else work[self._kept]
+        return work if work is None or self.count == self._bins else work[self._retained]
 
     def _weighted(self, back: bool, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
         """Return the first frequencies times their factors: frequencies between zero and Nyquist represent two."""
@@ -193,7 +193,7 @@ class AxisTransform:
             workspace.multiplies
             and self.real
             and self.axis == 0
-            and pays(self.extent, self.count, math.prod(source.shape[1:]))
+            and matrix_is_faster(self.extent, self.count, math.prod(source.shape[1:]))
             and target.flags.c_contiguous
         )
 
@@ -278,7 +278,7 @@ def joined(transforms: Sequence[AxisTransform]) -> Iterator[AxisTransform | Join
         yield JointTransform(group[::-1])
 
 
-def pays(samples: int, frequencies: int, lines: int) -> bool:
+def matrix_is_faster(samples: int, frequencies: int, lines: int) -> bool:
     """Return whether a matrix product on hosts is the faster transform of `lines` real lines to `frequencies`.
 
     For a few lines of some hundred samples, BLAS is faster than an FFT and its passes before and after, especially if
@@ -306,17 +306,17 @@ class _Placement:
         self.shift = shift
         self.identity = before == after and shift == 0
         pairs = _rotated(before, shift, 0, common)
-        self._there: list[_Pair] = [*pairs, (slice(common, after), None)]
+        self._forward_pairs: list[_Pair] = [*pairs, (slice(common, after), None)]
         cut = [(from_, None) for _, from_ in _rotated(before, shift, common, before)]
-        self._back: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
+        self._adjoint_pairs: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
-    def place(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
+    def apply(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
         """Return an array whose axis has the extent `after`, in `target` unless that is ``None``."""
-        return self._assembled(self._there, self._extents[1], source, target, engine)
+        return self._assembled(self._forward_pairs, self._extents[1], source, target, engine)
 
-    def place_back(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
+    def apply_adjoint(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
         """Return an array whose axis has the extent `before`, by the adjoint: truncated elements are zero."""
-        return self._assembled(self._back, self._extents[0], source, target, engine)
+        return self._assembled(self._adjoint_pairs, self._extents[0], source, target, engine)
 
     def _assembled(
         self, pairs: list[_Pair], extent: int, source: LocalArray, target: LocalArray, engine: Engine

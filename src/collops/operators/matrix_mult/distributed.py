@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.dtypes import check_byte_order, real_of
@@ -111,7 +112,7 @@ class MatrixMult(LinearOperator):
         process_grid: Sequence[SupportsIndex] | None = None,
         gather_range: bool = False,
         comm: Communicator | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         if kind not in ("summa", "block", None):
             raise InputError(f"kind must be 'summa' or 'block', not {kind!r}")
@@ -167,7 +168,7 @@ class MatrixMult(LinearOperator):
         other._algorithms = {dtype: self._multiplier(dtype)}
         return other
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         engine, local = x.engine, x.local_array
         direction, back = ("adjoint", "forward") if adjoint else ("forward", "adjoint")
         if engine is not self._engine:
@@ -194,7 +195,7 @@ class MatrixMult(LinearOperator):
         shape = out.local_array.shape
         return filled(out, engine.linear_map(lambda x: product(x, result), transposed, source, shape))
 
-    def _multiplier(self, dtype: Any) -> Rows | Summa:
+    def _multiplier(self, dtype: DTypeLike) -> Rows | Summa:
         """Return the algorithm with the matrix in a dtype."""
         algorithm = self._algorithms.get(dtype)
         if algorithm is None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.operators.dense import forms_for
@@ -30,7 +32,7 @@ class Rows:
             self._local_rows = slice(sum(data[: column.rank]), sum(data[: column.rank + 1]))
         self._buffers = Buffers()
 
-    def converted(self, dtype: Any) -> Rows:
+    def converted(self, dtype: DTypeLike) -> Rows:
         """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._rows = self._rows.astype(dtype)

@@ -13,6 +13,8 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
+from numpy.typing import DTypeLike
+
 from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.comm.side_stream import SideStream
@@ -105,7 +107,7 @@ class Summa:
             events = [engine.xp.cuda.Event(disable_timing=True) for _ in range(4)]
             self._arrived, self._multiplied = events[:2], events[2:]  # index of the two alternating buffers
 
-    def converted(self, dtype: Any) -> Summa:
+    def converted(self, dtype: DTypeLike) -> Summa:
         """Return a copy with the matrix in another dtype."""
         other = copy(self)
         other._local_columns = [part.astype(dtype) for part in self._local_columns]
@@ -181,7 +183,7 @@ class Summa:
         if self._side is not None:
             self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
 
-    def _matrix(self, number: int, dtype: Any) -> Any:
+    def _matrix(self, number: int, dtype: DTypeLike) -> Any:
         """Return the columns of a round, gathered along this row of processes, conjugated and transposed."""
         plan, local = self._plan[number], self._local_columns[number]
         if self._row is None:
@@ -232,7 +234,7 @@ class Summa:
             result = self._engine.put(result, target, local[some])
         return result
 
-    def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: Any) -> Any:
+    def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: DTypeLike) -> Any:
         """Return one of two alternating buffers, large enough for the widest round."""
         most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
         memory = self._buffers.local((name, number % 2), (most * breadth,), dtype, self._engine)

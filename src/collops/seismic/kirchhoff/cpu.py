@@ -277,40 +277,81 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
         index[i] += np.uint32(choice[node]) * np.uint32(stride)
 
 
+@njit(**_OPTIONS)
+def _arrivals_of_points(columns, values, outward, back, bits, scale, ends, index, near, far):
+    """Compute the samples of arrivals, and their parts (of 1, or of one column's values) at a sample and the next one.
+
+    `ends` are the last sample and the index of arrivals beyond it.
+    """
+    fixed, real = outward.dtype.type, values.dtype.type
+    shift, mask, unity = fixed(bits), fixed((1 << bits) - 1), real(1)
+    last, beyond = ends
+    for i in range(outward.size):
+        time = fixed(outward[i] + back[i])
+        k = np.uint32(time >> shift)
+        index[i] = k if k < last else beyond
+        value = values[i] if len(columns) == 1 else unity
+        part = value * (real(fixed(time & mask)) * scale)
+        far[i] = part
+        near[i] = value - part
+
+
+@njit(**_OPTIONS)
+def _scatter_column(index, near, far, begin, n, before, after):
+    """Add the arrivals of one column to a trace that begins at element `begin`."""
+    for i in range(n):
+        k = begin + index[i]
+        before[k] += near[i]
+        after[k] += far[i]
+
+
+@njit(**_OPTIONS)
+def _scatter_rows(columns, strips, values, index, near, far, count, extent, n, sums):
+    """Add the arrivals of several columns to the traces of `count` receivers, each of `extent` samples."""
+    for i in range(n):
+        for r in range(count):
+            k, factors = (r * extent + index[r, i]) * strips, (near[r, i], far[r, i])
+            for strip in range(strips):
+                to = k + strip
+                _add_rows(columns, sums, (to, to + strips), values, (i * strips + strip,), factors)
+
+
+@njit(**_OPTIONS)
+def _finish_trace(columns, strips, before, after, taps, lead, traces, number):
+    """Join the contributions to the samples of trace `number`, and convolve each band with its wavelet."""
+    samples, step = traces.shape[2], strips * len(columns)
+    padded = np.empty((samples + taps.shape[1]) * step, before.dtype)
+    trace = np.empty(samples * step, before.dtype)
+    if len(columns) == 1:
+        trace = traces[0, number]
+    trace[:] = 0
+    for band in range(len(taps)):
+        first = band * (samples + _GUARD) * step
+        a = before[first : first + samples * step]
+        if len(columns) == 1:
+            b = after[first : first + samples]
+            a[samples - 1] = 0
+            for i in range(samples - 1):
+                a[i + 1] += b[i]
+        _convolve(columns, strips, a, taps[band], lead, padded, trace)
+    if len(columns) > 1:
+        start, pitch = number * samples, traces.shape[1] * samples
+        _copy_transpose(columns, trace, 0, step, traces.reshape(-1), start, pitch, samples, traces.shape[0])
+
+
 @njit(parallel=True, **_OPTIONS)
-def _forward(
-    columns,
-    strips,
-    image,
-    source_rows,
-    receiver_rows,
-    times,
-    coarse,
-    nodes,
-    bits,
-    scale,
-    form,
-    fields,
-    choices,
-    choice_rows,
-    nearest,
-    taps,
-    lead,
-    traces,
-):
+def _forward(columns, strips, image, tables, form, fields, choices, choice_rows, nearest, taps, lead, traces):
+    source_rows, receiver_rows, times, coarse, nodes, bits, scale = tables
     sources, receivers = source_rows.size, receiver_rows.size
     samples, points = traces.shape[2], image.size // (strips * len(columns))
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
-    fixed = times.dtype.type
-    real = image.dtype.type
-    shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
     bands, stride = len(taps), samples + _GUARD
     is_coarse = coarse[1].shape[0] > 0
     for task in prange(sources * groups):
-        width, unity = len(columns), real(1)  # known at compile time here, unlike outside the parallel loop
+        width = len(columns)  # known at compile time here, unlike outside the parallel loop
         # Arrivals beyond the trace are collected after it; with one column, at its last sample, which is unused.
-        nothing = last if width == 1 else np.uint32(samples)
+        ends = last, last if width == 1 else np.uint32(samples)
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
         count = min(_RECEIVERS_PER_TASK, receivers - first)
@@ -331,10 +372,8 @@ def _forward(
         n_fields = 0
         if form is not None:
             n_fields = fields.shape[1]
-        source_buffer, receiver_buffer = (
-            np.empty((n_fields, size), image.dtype),
-            np.empty((n_fields, size), image.dtype),
-        )
+        source_buffer = np.empty((n_fields, size), image.dtype)
+        receiver_buffer = np.empty_like(source_buffer)
         field_line = np.empty(line.size, image.dtype)
         for begin in range(0, points, _PIECE):
             n = min(_PIECE, points - begin)
@@ -349,14 +388,9 @@ def _forward(
             for r in range(count):
                 row, slot = receiver_rows[first + r], 0 if width == 1 else r
                 back = _times_of(times, coarse, nodes, row, begin, n, line, scratch, receiver_times)
-                for i in range(n):
-                    time = fixed(outward[i] + back[i])
-                    k = np.uint32(time >> shift)
-                    index[slot, i] = k if k < last else nothing
-                    value = values[i] if width == 1 else unity
-                    part = value * (real(fixed(time & mask)) * scale)
-                    far[slot, i] = part
-                    near[slot, i] = value - part
+                _arrivals_of_points(
+                    columns, values, outward, back, bits, scale, ends, index[slot], near[slot], far[slot]
+                )
                 if form is not None:
                     if fields.size:
                         r_fields, r_begin = fields[row], begin
@@ -370,36 +404,12 @@ def _forward(
                     if bands > 1:
                         _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
-                    for i in range(n):
-                        k = r * extent + index[0, i]
-                        before[k] += near[0, i]
-                        after[k] += far[0, i]
+                    _scatter_column(index[0], near[0], far[0], r * extent, n, before, after)
             if width > 1:
-                for i in range(n):
-                    for r in range(count):
-                        k, factors = (r * bands * stride + index[r, i]) * strips, (near[r, i], far[r, i])
-                        for strip in range(strips):
-                            to = k + strip
-                            _add_rows(columns, before, (to, to + strips), values, (i * strips + strip,), factors)
-        padded = np.empty((samples + taps.shape[1]) * step, image.dtype)
-        trace = np.empty(samples * step, image.dtype)
+                _scatter_rows(columns, strips, values, index, near, far, count, bands * stride, n, before)
         for r in range(count):
-            number = source * receivers + first + r
-            if width == 1:
-                trace = traces[0, number]
-            trace[:] = 0
-            for band in range(bands):
-                first_number = r * extent + band * stride * step
-                a = before[first_number : first_number + samples * step]
-                if width == 1:
-                    b = after[first_number : first_number + samples]
-                    a[samples - 1] = 0
-                    for i in range(samples - 1):
-                        a[i + 1] += b[i]
-                _convolve(columns, strips, a, taps[band], lead, padded, trace)
-            if width > 1:
-                start, pitch = number * samples, traces.shape[1] * samples
-                _copy_transpose(columns, trace, 0, step, traces.reshape(-1), start, pitch, samples, traces.shape[0])
+            a, b = before[r * extent : (r + 1) * extent], after[r * extent : (r + 1) * extent]
+            _finish_trace(columns, strips, a, b, taps, lead, traces, source * receivers + first + r)
 
 
 @njit(**_OPTIONS)
@@ -422,59 +432,67 @@ def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n
             _add_rows(columns, total, (i * strips + strip,), filtered, rows + next_rows, near + far)
 
 
+@njit(**_OPTIONS)
+def _gather_column(columns, total, trace, index, fraction, weight, weighted, n):
+    """Add arrivals of one column in a trace to image points."""
+    for i in range(n):
+        k, amplitude, far = index[i], fraction.dtype.type(1), fraction[i]
+        if weighted is not None:
+            amplitude = weight[i]
+            far *= amplitude
+        _add_rows(columns, total, (i,), trace, (k, k + 1), (amplitude - far, far))
+
+
+@njit(**_OPTIONS)
+def _filter_trace(columns, strips, traces, number, taps, lead, filtered):
+    """Correlate trace `number` with the wavelet of each band, followed by zeros."""
+    samples, step = traces.shape[2], strips * len(columns)
+    if len(columns) == 1:
+        trace = traces[0, number]
+    else:
+        trace = np.zeros(samples * step, filtered.dtype)
+        start, pitch = number * samples, traces.shape[1] * samples
+        _copy_transpose(columns, traces.reshape(-1), start, pitch, trace, 0, step, traces.shape[0], samples)
+    padded = np.empty((samples + taps.shape[1]) * step, filtered.dtype)
+    filtered[:] = 0
+    for band in range(len(taps)):
+        begin = band * (samples + _GUARD) * step
+        _convolve(columns, strips, trace, taps[band], lead, padded, filtered[begin : begin + samples * step])
+
+
+@njit(**_OPTIONS)
+def _arrivals_in_trace(outward, back, bits, scale, samples, index, fraction):
+    """Compute the samples of arrivals, and their parts at the next sample.
+
+    Arrivals beyond the trace read the zeros after it. Values are stored without slopes, which halves the memory
+    traffic: the traces of a rank exceed its L2 cache, and every block of the image reads all of them.
+    """
+    fixed, real = outward.dtype.type, fraction.dtype.type
+    shift, mask = fixed(bits), fixed((1 << bits) - 1)
+    last, beyond = np.uint32(samples - 1), np.uint32(samples)
+    for i in range(outward.size):
+        time = fixed(outward[i] + back[i])
+        k = np.uint32(time >> shift)
+        index[i] = k if k < last else beyond
+        fraction[i] = real(fixed(time & mask)) * scale
+
+
 @njit(parallel=True, **_OPTIONS)
 def _adjoint(
-    columns,
-    strips,
-    traces,
-    begin_source,
-    end_source,
-    source_rows,
-    receiver_rows,
-    times,
-    coarse,
-    nodes,
-    bits,
-    scale,
-    form,
-    fields,
-    choices,
-    choice_rows,
-    nearest,
-    taps,
-    lead,
-    filtered,
-    image,
+    columns, strips, traces, span, tables, form, fields, choices, choice_rows, nearest, taps, lead, filtered, image
 ):
-    receivers, first_trace = receiver_rows.size, begin_source * receiver_rows.size
+    source_rows, receiver_rows, times, coarse, nodes, bits, scale = tables
+    (begin_source, end_source), receivers = span, receiver_rows.size
+    first_trace = begin_source * receivers
     width, samples = len(columns), traces.shape[2]
     row_size = strips * width
     extent = len(taps) * (samples + _GUARD)  # samples of a filtered trace
     points = image.size // row_size
-    fixed = times.dtype.type
-    real = image.dtype.type
-    unity = real(1)
-    shift, mask = fixed(bits), fixed((1 << bits) - 1)
-    # Arrivals beyond the trace read the zeros after it. Values are stored without slopes, which halves the memory
-    # traffic: the traces of a rank exceed its L2 cache, and every block of the image reads all of them.
-    last, nothing = np.uint32(samples - 1), np.uint32(samples)
-    rows = len(taps)
     is_coarse = coarse[1].shape[0] > 0
     step = min(_RECEIVERS_AT_A_TIME, receivers) if is_coarse else receivers
     for trace in prange((end_source - begin_source) * receivers):
-        if width == 1:
-            raw = traces[0, first_trace + trace]
-        else:
-            raw = np.zeros(samples * row_size, image.dtype)
-            start, pitch = (first_trace + trace) * samples, traces.shape[1] * samples
-            _copy_transpose(columns, traces.reshape(-1), start, pitch, raw, 0, row_size, traces.shape[0], samples)
-        padded = np.empty((samples + taps.shape[1]) * row_size, image.dtype)
-        first_number = trace * rows * (samples + _GUARD) * row_size
-        filtered[first_number : first_number + rows * (samples + _GUARD) * row_size] = 0
-        for band in range(rows):
-            begin = first_number + band * (samples + _GUARD) * row_size
-            result = filtered[begin : begin + samples * row_size]
-            _convolve(columns, strips, raw, taps[band], lead, padded, result)
+        result = filtered[trace * extent * row_size : (trace + 1) * extent * row_size]
+        _filter_trace(columns, strips, traces, first_trace + trace, taps, lead, result)
     for block in prange((points + _BLOCK - 1) // _BLOCK):
         begin = block * _BLOCK
         n = min(_BLOCK, points - begin)
@@ -491,10 +509,8 @@ def _adjoint(
         n_fields = 0
         if form is not None:
             n_fields = fields.shape[1]
-        source_buffer, receiver_buffer = (
-            np.empty((n_fields, size), image.dtype),
-            np.empty((step, n_fields, size), image.dtype),
-        )
+        source_buffer = np.empty((n_fields, size), image.dtype)
+        receiver_buffer = np.empty((step, n_fields, size), image.dtype)
         field_line = np.empty(line.size, image.dtype)
         for first in range(0, receivers, max(step, 1)):
             count = min(step, receivers - first)
@@ -516,13 +532,9 @@ def _adjoint(
                     row = receiver_rows[first + r]
                     back = receiver_times[r, :n] if is_coarse else times[row, begin : begin + n]
                     number = source * receivers + first + r - first_trace
-                    for i in range(n):
-                        time = fixed(outward[i] + back[i])
-                        k = np.uint32(time >> shift)
-                        index[slot, i] = k if k < last else nothing
-                        fraction[slot, i] = real(fixed(time & mask)) * scale
+                    _arrivals_in_trace(outward, back, bits, scale, samples, index[slot], fraction[slot])
                     if form is not None:
-                        if rows > 1:
+                        if len(taps) > 1:
                             choice = choices[choice_rows[first + r]]
                             _choose_rows(index[slot], choice, nearest, begin, n, samples + _GUARD)
                         if fields.size:
@@ -531,20 +543,15 @@ def _adjoint(
                                 r_fields, r_begin = receiver_buffer[r], 0
                             _weigh(form, s_fields, s_begin, r_fields, r_begin, n, weight[slot], length)
                     if width == 1:
-                        value = filtered[number * extent : (number + 1) * extent]
-                        for i in range(n):
-                            k, amplitude, far = index[0, i], unity, fraction[0, i]
-                            if form is not None:
-                                amplitude = weight[0, i]
-                                far *= amplitude
-                            _add_rows(columns, total, (i,), value, (k, k + 1), (amplitude - far, far))
+                        values = filtered[number * extent : (number + 1) * extent]
+                        _gather_column(columns, total, values, index[0], fraction[0], weight[0], form, n)
                     else:
                         begins[slot] = number * extent
                         slot = (slot + 1) % batch
                         if slot == 0:
                             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
         if slot > 0:
-            index[slot:] = nothing  # zeros, so that the unused slots have no effect
+            index[slot:] = np.uint32(samples)  # zeros, so that the unused slots have no effect
             _gather(columns, strips, total, filtered, begins, index, fraction, weight, n)
 
 
@@ -574,7 +581,8 @@ class NumbaKernels:
         dtype = scale.dtype
         self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
         fraction = np.int64(scale.fraction_bits), dtype.type(2.0**-scale.fraction_bits)
-        self._times = (*_stations(tables), *fraction, *_factors(tables, weights, bands))
+        self._tables = (*_stations(tables), *fraction)
+        self._factors = _factors(tables, weights, bands)
         rows, size = wavelets.shape
         taps = np.zeros((rows, -(-size // _TAPS) * _TAPS), dtype)
         reversed_taps = np.zeros_like(taps)
@@ -597,13 +605,13 @@ class NumbaKernels:
         for some, columns, strips in self._strips(len(images)):
             with _threads(self._threads):
                 rows = _as_rows(images[some], strips * len(columns))
-                _forward(columns, strips, rows, *self._times, *self._forward_filter, traces[some])
+                _forward(columns, strips, rows, self._tables, *self._factors, *self._forward_filter, traces[some])
 
     def adjoint(self, traces: np.ndarray, images: np.ndarray) -> None:
         """Migrate traces into an image, or into several one after the other."""
         images = images.reshape(-1, self._points)
         traces = traces.reshape(len(images), *self._size)
-        sources, receivers = self._times[0].size, self._times[1].size
+        sources, receivers = self._tables[0].size, self._tables[1].size
         for some, columns, strips in self._strips(len(images)):
             width = strips * len(columns)
             rows = images[some.start] if width == 1 else np.empty(self._points * width, images.dtype)
@@ -614,9 +622,8 @@ class NumbaKernels:
             filtered = np.empty(receivers * min(step, sources) * self._filtered * width, rows.dtype)
             with _threads(self._threads):
                 for first in range(0, sources, max(1, step)):
-                    last = min(first + step, sources)
-                    inputs = traces[some], first, last
-                    _adjoint(columns, strips, *inputs, *self._times, *self._adjoint_filter, filtered, rows)
+                    inputs = traces[some], (first, min(first + step, sources)), self._tables, *self._factors
+                    _adjoint(columns, strips, *inputs, *self._adjoint_filter, filtered, rows)
             if width > 1:
                 images[some] = rows.reshape(-1, width).T[: some.stop - some.start]
 
@@ -711,12 +718,12 @@ def _compiled(dtype: str, long_times: bool, with_factors: bool, width: int) -> N
     folder = dispatcher.stats.cache_path
     os.makedirs(folder, exist_ok=True)
     taps, image = np.zeros(_TAPS, dtype), np.zeros(width, dtype)
-    tables = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if long_times else 2, dtype)
+    empty = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if long_times else 2, dtype)
     bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
-    times = (*_stations(tables), np.int64(1), taps.dtype.type(1), *_factors(tables, None, bands))
+    tables, factors = (*_stations(empty), np.int64(1), taps.dtype.type(1)), _factors(empty, None, bands)
     with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
         columns, traces = (0,) * width, np.zeros((1, 0, 2), dtype)
         filter_ = taps[np.newaxis], np.int64(0)
-        _forward(columns, 1, image, *times, *filter_, traces)
-        _adjoint(columns, 1, traces, 0, 0, *times, *filter_, np.zeros(0, dtype), image)
+        _forward(columns, 1, image, tables, *factors, *filter_, traces)
+        _adjoint(columns, 1, traces, (0, 0), tables, *factors, *filter_, np.zeros(0, dtype), image)

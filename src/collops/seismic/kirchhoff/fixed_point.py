@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.engines import Engine
@@ -105,7 +106,7 @@ class FixedTables:
 
     @classmethod
     def from_seconds(
-        cls, source_times: Any, receiver_times: Any, interval: float, samples: int, dtype: Any
+        cls, source_times: Any, receiver_times: Any, interval: float, samples: int, dtype: DTypeLike
     ) -> FixedTables:
         """Convert tables of seconds, of shapes (sources, …) and (receivers, …) with the same image axes.
 

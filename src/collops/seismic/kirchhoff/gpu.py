@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import cuda_module
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
@@ -214,7 +215,7 @@ class CudaKernels:
 
         return next(filter(suits, _SHAPES), _SHAPES[-1])
 
-    def forward(self, image: Any, traces: Any) -> None:
+    def forward(self, image: Any, traces: LocalArray) -> None:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
         if self._traces == 0:
             return
@@ -238,7 +239,7 @@ class CudaKernels:
         )
         return raw
 
-    def adjoint(self, traces: Any, image: Any) -> None:
+    def adjoint(self, traces: LocalArray, image: Any) -> None:
         """Migrate flat traces into a flat image, ordered on the current stream."""
         if self._traces == 0:
             image.fill(0)
@@ -252,7 +253,7 @@ class CudaKernels:
             (self._scratch, *self._tables, image, *self._adjoint_sizes),
         )
 
-    def _filter(self, traces: Any, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
+    def _filter(self, traces: LocalArray, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
         """Convolve the rows of every trace and add them; for the adjoint, convolve a trace into rows of pairs.
 
         A pair is a value and the difference from the next value.

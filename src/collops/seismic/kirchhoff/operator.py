@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, VStack
 from collops.errors import LayoutError, type_name
@@ -105,7 +106,7 @@ class _Modelling:
             wavelet = options.weighting.wavelet(taps, center, geometry.interval)
             engine = engine_called(options.engine)
             times = travel_times.fitted(geometry, options.weighting.traces_rays)
-            slices = [each for (each,) in map(Layout.split((sources,), comm.size).slices, range(comm.size))]
+            slices = [part for (part,) in map(Layout.split((sources,), comm.size).slices, range(comm.size))]
             early = times.early(geometry, slices[comm.rank] if boxes is None else slice(None))
             positions = np.concatenate([geometry.sources, geometry.receivers])
             number = np.arange(len(positions))
@@ -114,7 +115,7 @@ class _Modelling:
         if times.arrays is not None:
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
         shots = slices if boxes is None else [slice(sources)] * comm.size
-        needed = [np.unique(np.concatenate([number[:sources][each], number[sources:]])) for each in shots]
+        needed = [np.unique(np.concatenate([number[:sources][part], number[sources:]])) for part in shots]
         tables, weights, rows = tables_of_stations(
             times.seconds(geometry, positions),
             positions,
@@ -134,7 +135,7 @@ class _Modelling:
         threads = options.threads
         if threads is None:
             threads = threads_of_rank(comm, engine, options.kernels)
-        shares = [range(each.start, each.stop) for each in slices]
+        shares = [range(part.start, part.stop) for part in slices]
         stations = tables, weights, bands, source_rows, receiver_rows
         return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)
 
@@ -370,7 +371,7 @@ def Kirchhoff(
     layout: Layout | None = None,
     comm: Communicator | None = None,
     engine: str | None = None,
-    dtype: Any = "float64",
+    dtype: DTypeLike = "float64",
     kernels: str | None = None,
     threads: int | None = None,
     deterministic: bool = False,

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, LinearOperator
+from collops.array import Array
 from collops.errors import LayoutError
 from collops.extend.arrays import extent
 from collops.extend.engines import Engine
@@ -55,11 +57,11 @@ class SplitImage(LinearOperator):
         boxes: Sequence[tuple[slice, ...]],
         blocks: Sequence[Sequence[Sequence[Any]]],
         sizes: Sequence[Sequence[int]],
-        dtype: Any,
+        dtype: DTypeLike,
         engine: Engine,
         comm: Communicator,
     ) -> None:
-        data = [sum(each) for each in zip(*sizes, strict=True)]
+        data = [sum(of_rank) for of_rank in zip(*sizes, strict=True)]
         super().__init__(layout, Layout.split((sum(data),), comm.size, sizes=data), dtype, comm)
         self.capturable = all(
             comm.allgather_metadata(all(op.capturable for block in blocks for ops in block for op in ops))
@@ -93,7 +95,7 @@ class SplitImage(LinearOperator):
         """Cut flat values at the points of the local operators to this rank's own points, in their shape."""
         return values.reshape(self._held)[self._inner]
 
-    def _apply(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
         # All ranks raise the errors that only ranks with local operators would raise otherwise.
         check_arrays(self._engine, x.engine, x.dtype)
         apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
@@ -183,4 +185,4 @@ def shot_blocks(shares: Sequence[range], samples: int) -> list[list[range]]:
     most = max(map(len, shares))
     count = max(1, min(most, -(-samples // BLOCK)))
     edges = [np.linspace(share.start, share.stop, count + 1).round().astype(int).tolist() for share in shares]
-    return [[range(each[block], each[block + 1]) for each in edges] for block in range(count)]
+    return [[range(*of_rank[block : block + 2]) for of_rank in edges] for block in range(count)]

@@ -231,7 +231,7 @@ class Bands:
             count = max(0, min(2 * (positions.shape[1] - 1), len(distinct) - 1))
             # Query one more: the nearest is the receiver itself.
             distances, neighbours = (
-                each.reshape(-1, count + 1) for each in cKDTree(distinct).query(distinct, count + 1)
+                array.reshape(-1, count + 1) for array in cKDTree(distinct).query(distinct, count + 1)
             )
             for station, index in zip(tables.receivers, inverse.reshape(-1), strict=True):
                 near = tables.receivers[first[neighbours[index, 1:]]].tolist()
@@ -250,7 +250,7 @@ class Bands:
         used = np.unique(choice)
         choice = np.searchsorted(used, choice).astype(np.uint8)
         lengths = tuple(sizes[used].tolist())
-        return [cls(lengths, choice, np.array(each, np.int64)) for each in rows]
+        return [cls(lengths, choice, np.array(array, np.int64)) for array in rows]
 
     def to_engine(self, engine: Engine) -> Bands:
         """Return the same bands in the memory of an engine."""

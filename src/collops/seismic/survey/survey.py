@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.errors import InputError
 from collops.extend.applications import is_zarr, local_stage, write_result
@@ -202,7 +203,7 @@ class Survey:
                 raise InputError(f"all samples of {name} are zero")
             check_unbiased(counts, name)
 
-    def data(self, *, dtype: Any = "float32", engine: str | Engine | None = None) -> DistributedArray:
+    def data(self, *, dtype: DTypeLike = "float32", engine: str | Engine | None = None) -> DistributedArray:
         """Return the traces of all shots in the range of the operator. Collective when they are first needed.
 
         Parameters
@@ -220,7 +221,7 @@ class Survey:
         return self.array(self.traces, dtype=dtype, engine=engine)
 
     def array(
-        self, parts: list[np.ndarray], *, dtype: Any = "float32", engine: str | Engine | None = None
+        self, parts: list[np.ndarray], *, dtype: DTypeLike = "float32", engine: str | Engine | None = None
     ) -> DistributedArray:
         """Return an array in the range of the operator, from an array for each shot of this rank, such as weights."""
         from collops import DistributedArray
@@ -358,7 +359,7 @@ class Survey:
         frequency: float | None = None,
         wavelet: tuple[Any, int] | None = None,
         mode: str | None = None,
-        dtype: Any = "float32",
+        dtype: DTypeLike = "float32",
         engine: str | Engine | None = None,
         weighting: Weighting | None = None,
         antialias: bool = False,
@@ -439,7 +440,7 @@ class Survey:
         wavelet: tuple[Any, int] | None,
         weighting: Weighting | None,
         antialias: bool,
-        dtype: Any,
+        dtype: DTypeLike,
         engine: str | Engine | None,
     ) -> SurveyModelling:
         """Choose the wavelet, and check it with the velocity and the weights. Collective."""

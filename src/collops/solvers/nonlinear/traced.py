@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from collops.array import Array, DistributedArray, StackedArray
 from collops.errors import UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
@@ -91,7 +93,7 @@ class _Derivative(LinearOperator):
     """The derivative at a point."""
 
     def __init__(
-        self, x: Array, layout: Any, dtype: Any, forward: Callable[..., Any], adjoint: Callable[..., Any]
+        self, x: Array, layout: Any, dtype: DTypeLike, forward: Callable[..., Any], adjoint: Callable[..., Any]
     ) -> None:
         super().__init__(x.layout, layout, dtype, x.comm)
         self._x, self._programs = x, (forward, adjoint)

@@ -138,26 +138,21 @@ def primal_dual(
         The functions, convex.
     A : LinearOperator
         An operator of any shape.
-    x0 : DistributedArray or StackedArray
-        The starting point, in the domain of `A`.
+    x0, y0, z : DistributedArray or StackedArray
+        The starting points, in the domain and in the range of `A`, and the vector of a linear term; `y0` and `z` are 0
+        by default. For complex arrays, the real part of the product with `z` is used.
     tau, mu : float or sequence of float
         Step sizes of x and of the dual variable y, or one for each iteration. The method converges if
         :math:`\tau \mu \lambda_{max}(A^H A) < 1`.
-    y0 : DistributedArray or StackedArray, optional
-        The starting point of y, in the range of `A`; 0 by default.
-    z : DistributedArray or StackedArray, optional
-        The vector of a linear term; for complex arrays, the real part of the product is used.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
     gfirst : bool
-        Whether y is updated before x.
+        Whether y is updated before x, as in the formulas below.
     tol : float, optional
         Stop when the norms of the updates of x and of y are both at most this.
-    objective : bool
-        Whether to record the objective, which applies `A` once more in each iteration.
-    niter, rtol, **run
-        As for :func:`proximal_gradient`; the dual variable is ``view.state.y``. Step sizes for each iteration prevent
-        recording a CUDA graph, since the host reads them.
+    niter, rtol, objective, **run
+        As for :func:`proximal_gradient`. The objective takes one more application of `A` in each iteration. In a
+        callback, the dual variable is ``view.state.y``.
 
     Returns
     -------
@@ -171,8 +166,6 @@ def primal_dual(
 
     Notes
     -----
-    With `gfirst`; otherwise the first line comes last:
-
     .. math::
         y_{k+1} &= \mathrm{prox}_{\mu g^*}(y_k + \mu A \bar{x}_k) \\
         x_{k+1} &= \mathrm{prox}_{\tau f}\big(x_k - \tau (A^H y_{k+1} + z)\big) \\

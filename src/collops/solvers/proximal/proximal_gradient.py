@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +64,7 @@ class ProximalGradient(Splitting):
             ahead=x.copy() if accelerated else None,
             sums=StepSums.over(x, width=3, kept=1),
             excess=StepSums.over(x, width=1) if searching else None,
-            momenta=Schedule.of(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
+            momenta=Schedule.from_numbers(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
             tau=self.tau,
             iteration=0,
             gradient=scratch_array(x.layout, x, x.dtype),
@@ -141,35 +140,26 @@ def proximal_gradient(
 
     Parameters
     ----------
-    f : ProxOperator
-        A function with a gradient.
-    g : ProxOperator
-        The other function.
+    f, g : ProxOperator
+        The functions; f has a gradient.
     x0 : DistributedArray or StackedArray
         The starting point.
     epsg : float or sequence of float
         The weight :math:`\epsilon`, or one for each iteration.
     tau : float, optional
         Step size, at most the inverse of the gradient's Lipschitz constant. By default found by backtracking from 1.
-    backtracking : bool
-        Whether to search for the step size, starting from `tau`.
-    beta : float
-        Reduction factor of the step size; between 0 and 1.
+    backtracking, beta, niterback : optional
+        Whether to search for the step size from `tau`, by at most `niterback` reductions by the factor `beta`, below 1.
     eta : float
         Relaxation; above 0, at most 1.
-    niter, niterback : int
-        Largest numbers of iterations and of trials of a search.
     acceleration : str, optional
-        ``"vandenberghe"`` or ``"fista"``; none by default.
-    tol : float, optional
-        Stop when the relative change of the objective in an iteration is less than this.
-    rtol : float, optional
-        Stop when the objective is below this multiple of its value at `x0`.
-    objective : bool
-        Whether to record the objective even if no tolerance needs it.
-    **run
-        Other options of :class:`collops.solvers.Run`. Backtracking and a sequence `epsg` prevent recording a CUDA
-        graph, since the host takes decisions.
+        ``"vandenberghe"``, with :math:`\omega_k = k / (k + 3)`, or ``"fista"``, with :math:`(t_k - 1) / t_{k+1}` [Beck
+        and Teboulle 2009]. By default :math:`\omega_k = 0`.
+    tol, rtol, objective : optional
+        Stop when the relative change of the objective in an iteration is less than `tol`, or when the objective is
+        below `rtol` times its value at `x0`. `objective` records it without a tolerance.
+    niter, **run
+        As for :func:`cgls`. Backtracking and sequences of step sizes or weights prevent recording a CUDA graph.
 
     Returns
     -------
@@ -184,58 +174,49 @@ def proximal_gradient(
 
     Notes
     -----
-    Parikh and Boyd [2014, 4.2 and 4.3], Beck and Teboulle [2009]:
-
     .. math::
         x_{k+1} &= y_k + \eta \big(\mathrm{prox}_{\tau \epsilon g}(y_k - \tau \nabla f(y_k)) - y_k\big) \\
         y_{k+1} &= x_{k+1} + \omega_k (x_{k+1} - x_k)
 
-    with :math:`\omega_k = 0`, :math:`k / (k + 3)` ("vandenberghe"), or :math:`(t_k - 1) / t_{k+1}` ("fista").
-
-    Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers. A trial of a search sends
-    two small allreduces, and the host waits for them.
+    Besides the messages of `f` and `g`, an iteration sends one allreduce of three numbers, and a trial two small ones.
 
     Examples
     --------
     >>> import numpy as np
     >>> import collops
     >>> f = collops.L2(b=collops.from_global(np.array([3.0, 0.2, -2.0])))
-    >>> result = collops.proximal_gradient(f, collops.L1(), collops.zeros(3), tau=0.9, niter=50, acceleration="fista")
-    >>> result.x.gather().round(3)
+    >>> collops.proximal_gradient(f, collops.L1(), collops.zeros(3), tau=0.9, niter=99).x.gather().round(3)
     array([ 2.,  0., -1.])
     """
     x = check_arguments(x0, niter, f=f, g=g)
     if not f.has_gradient:
         raise UnsupportedTypeError(f"the proximal gradient method needs a function with a gradient, not {f!r}")
-    search = backtracking or tau is None
-    if search and not 0 < check_number("beta", beta) < 1:
-        raise InputError(f"beta must be between 0 and 1, not {beta!r}")
+    search = _backtracking(backtracking or tau is None, beta, niterback)
     if not 0 < check_number("eta", eta) <= 1:
         raise InputError(f"eta must be above 0 and at most 1, not {eta!r}")
+    factors, weights = _momenta(acceleration, niter), StepSizes("epsg", epsg, niter)
+    step, limits = check_step(1.0 if tau is None else tau), check_bounds(tol, rtol, objective)
+    method = ProximalGradient(f, g, *limits, step, weights, float(eta), factors, search)
+    return solve(method, None, x, parts=(f, g, weights, search), niter=niter, **run)
+
+
+def _backtracking(search: bool, beta: float, niterback: int) -> Backtracking | None:
+    """Check the options of the search for the step size, and return the search if there is one."""
     niterback = check_count("niterback", niterback, smallest=1)
-    if acceleration not in _MOMENTA:
+    if not search:
+        return None
+    if not 0 < check_number("beta", beta) < 1:
+        raise InputError(f"beta must be between 0 and 1, not {beta!r}")
+    return Backtracking(float(beta), niterback)
+
+
+def _momenta(acceleration: str | None, niter: int) -> Any:
+    """Return the extrapolation factor of each iteration, or None without acceleration."""
+    if acceleration is None:
+        return None
+    if acceleration == "fista":
+        return momenta(niter)
+    if acceleration != "vandenberghe":
         raise InputError(f"acceleration must be None, 'vandenberghe' or 'fista', not {acceleration!r}")
-    weights = StepSizes("epsg", epsg, niter)
-    method = ProximalGradient(
-        f,
-        g,
-        *check_bounds(tol, rtol, objective),
-        check_step(1.0 if tau is None else tau),
-        weights,
-        float(eta),
-        _MOMENTA[acceleration](niter),
-        Backtracking(float(beta), niterback) if search else None,
-    )
-    return solve(method, None, x, parts=(f, g, weights, method.backtracking), niter=niter, **run)
-
-
-def _vandenberghe(count: int) -> np.ndarray:
-    check_kept("niter", count, engine("numpy"), 1)
-    return np.arange(count) / (np.arange(count) + 3)
-
-
-_MOMENTA: dict[str | None, Callable[[int], Any]] = {
-    None: lambda count: None,
-    "vandenberghe": _vandenberghe,
-    "fista": momenta,
-}
+    check_kept("niter", niter, engine("numpy"), 1)
+    return np.arange(niter) / (np.arange(niter) + 3)

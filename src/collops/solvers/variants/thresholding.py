@@ -46,7 +46,7 @@ class VaryingThresholding(IterativeThresholding):
         if self.threshold.percentile is not None:
             percentile = Percentile(coefficients, self.threshold.percentile)
         elif self.decay is not None:
-            thresholds = Schedule.of(self.shrinkage * np.asarray(self.decay), y.engine, real_dtype(dtype))
+            thresholds = Schedule.from_numbers(self.shrinkage * np.asarray(self.decay), y.engine, real_dtype(dtype))
         return extended(
             VaryingThresholdingState, begin, coefficients=coefficients, thresholds=thresholds, percentile=percentile
         )

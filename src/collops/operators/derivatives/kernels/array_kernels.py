@@ -86,11 +86,11 @@ class ArrayKernel:
                 target[...] = 0
             for factor, first, second, minus in pairs:
                 into = target if fresh else self._scratch[shape]
-                view = (source if first.face is None else first.face.of(landing))[first.box]
+                view = (source if first.face is None else first.face.view(landing))[first.box]
                 if second is None:
                     multiply(view, factor, out=into)
                 else:
-                    other = (source if second.face is None else second.face.of(landing))[second.box]
+                    other = (source if second.face is None else second.face.view(landing))[second.box]
                     (subtract if minus else add)(view, other, out=into)
                     if factor != 1:
                         multiply(into, factor, out=into)

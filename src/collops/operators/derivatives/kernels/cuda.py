@@ -69,11 +69,11 @@ class _CudaKernel:
         self._itemsize = problem.dtype.itemsize
         self._device = cupy.cuda.Device().id
         self._wide, self._narrow = Launches(problem, wide=True), Launches(problem, wide=False)
-        others = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
+        unmarched = [term for number, term in enumerate(problem.terms) if number != self._wide.march]
         self.splits = (
             math.prod(problem.shape) * self._itemsize >= _LARGE
             and self._wide.parts["inner"] is not None
-            and all(term.before is None and term.after is None for term in others)
+            and all(term.before is None and term.after is None for term in unmarched)
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _CudaKernel:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops.array.dtypes import real_of
 from collops.backend import LocalArray
@@ -46,9 +47,9 @@ class GenericKernel:
         ]
         return sum(parts[1:], parts[0]) if parts else self._xp.zeros_like(source)
 
-    def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: Any) -> list[Any]:
+    def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: DTypeLike) -> list[Any]:
         """Return ``REACH`` planes, from the block outwards: the planes of a face, if any, padded with zeros."""
-        planes = [] if face is None else [face.of(landing)]
+        planes = [] if face is None else [face.view(landing)]
         missing = REACH - (0 if face is None else face.shape[axis])
         shape = [missing if a == axis else n for a, n in enumerate(self._shape)]
         return [*planes, self._xp.zeros(shape, dtype)]
