@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, LinearOperator
-from collops.array import Array
 from collops.errors import LayoutError
-from collops.extend.arrays import extent
+from collops.extend.arrays import Array, extent
 from collops.extend.engines import Engine
 from collops.extend.operators import Buffers, contiguous, filled
 from collops.seismic.kirchhoff.local import check_arrays
