@@ -31,6 +31,7 @@ extensions = [
     "mathml",
     "measured",
     "messages",
+    "notebooks",
     "optional_pages",
     "reference",
 ]

@@ -225,6 +225,28 @@ def test_the_table_of_mpi4jax_is_the_record():
             assert float(value) * UNITS[unit] == pytest.approx(seconds, rel=1e-2)
 
 
+def test_the_estimate_of_an_iteration_is_the_records():
+    page = (DOCS / "tutorial-speed.md").read_text("utf-8")
+
+    def median(record: str, case: str, **parameters: int) -> float:
+        found = read_record(measured.RESULTS / f"{record}.json").measurements
+        chosen = [one for one in found if one.case == case and parameters.items() <= one.parameters.items()]
+        timings = chosen[0].timings
+        return 1e6 * min(timings[kind].wall.median for kind in timings if kind in ("called", "collops, replayed"))
+
+    copy = median("limits-nvidia-h200-1", "copy", size=1 << 30)
+    sums = [median("limits-nvidia-h200-4", "allreduce", size=size) for size in (65536, 8, 8)]
+    estimates = [1e6 * traffic / (2 * (1 << 30)) * copy for traffic in (1024, 256)]
+    solved = [median(f"scaling-nvidia-h200-{n}", "CGLS", rows=16000, columns=8000) for n in (1, 4)]
+    rows = dict(re.findall(r"^\| \**([^|*]+)\** \| (.*) \|$", page, re.M))
+    cells = {name: [int(n) for n in re.findall(r"\d+", text)] for name, text in rows.items()}
+    assert cells["the same at the speed of a copy of 1 GiB"] == [round(one) for one in estimates]
+    assert cells["messages: allreduces of 64 KiB and of 8 B, the latter twice"] == [round(sum(sums))]
+    assert cells["estimate"] == [round(estimates[0]), round(estimates[1] + sum(sums))]
+    assert cells["measured"] == [round(one) for one in solved]
+    assert f"The copy takes {copy:.0f} µs" in page
+
+
 def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     text = " ".join((DOCS / "from-mpi4jax.md").read_text("utf-8").split())
     one, each = records_of_jax()
