@@ -24,6 +24,7 @@ ON_HOSTS = {
     "checkpoints.md": {'"/scratch/line"': FOLDER},
     "own-application.md": {'"/scratch/fit"': FOLDER},
     "lsm-methods.md": {'"/scratch"': FOLDER},
+    "tutorial-segy.md": {"comm = collops.world()": f"comm = collops.world(); __import__('os').chdir({FOLDER})"},
 }
 # What a page's programs cannot run without.
 NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native", "tutorial-jax.md": "collops_native"}
@@ -44,7 +45,8 @@ def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
     if path.name in NEEDS:
         pytest.importorskip(NEEDS[path.name], reason=f"the programs of {path.name} need {NEEDS[path.name]}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)  # the pages have these pictures
+    if path.name.startswith("tutorial"):  # the pages have these pictures
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     names: dict = {"__name__": path.stem, "comm": comm}
     for program in blocks(path, "python"):
         for written, here in ON_HOSTS.get(path.name, {}).items():
