@@ -31,6 +31,7 @@ extensions = [
     "mathml",
     "measured",
     "messages",
+    "notebooks",
     "optional_pages",
     "reference",
 ]
@@ -60,6 +61,7 @@ html_title = "collops"
 html_math_renderer = "mathml"
 html_static_path = ["_static"]
 html_css_files = ["collops.css"]
+html_js_files = [("collops.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
 

@@ -6,11 +6,12 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import re
 from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 from types import GenericAlias, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import collops
 
@@ -139,8 +140,22 @@ def _home(app: Sphinx, module: str, attribute: str) -> str | None:
     return module if is_data(getattr(importlib.import_module(module), attribute, None)) else None
 
 
+# A link from source to documentation: the page of a name, and the anchor of the name or of a member.
+_BACK_LINK = re.compile(r'(/([\w.]+\.(\w+))\.html)#[\w.]*?\.\3((?:\.\w+)*)"')
+
+
+def _mend_back_links(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Take the anchors of links from source pages from the pages that they lead to.
+
+    Viewcode knows one package for each module, but names of a module may be documented under several packages.
+    """
+    if page.startswith("_modules/"):
+        context["body"] = _BACK_LINK.sub(r'\1#\2\4"', context["body"])
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Write the pages before the list of pages is made."""
     app.connect("viewcode-follow-imported", _home)
     app.connect("config-inited", lambda app, _: write_pages(app))
+    app.connect("html-page-context", _mend_back_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -188,11 +188,29 @@ def test_all_shots_are_shown_at_full_sampling(visit, migrated) -> None:
     assert page.evaluate(look, "gather-data") not in seen
 
 
-@pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs")
-def test_the_site(visit) -> None:
-    for name in ("index.html", "lsm.html"):
-        page = visit(SITE / name, width=390)
-        assert page.locator("h1").count() >= 1
-        assert page.locator("img").count() == page.evaluate(
-            "[...document.images].filter(one => one.complete && one.naturalWidth > 0).length"
-        )
+needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs")
+
+
+@needs_site
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+@pytest.mark.parametrize("name", ["index", "lsm", "tutorial-pylops", "gallery/index", "search"])
+def test_the_site(visit, name: str, width: int, dark: bool) -> None:
+    page = visit(SITE / f"{name}.html", width=width, dark=dark)
+    assert page.locator("h1").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("img").count() == page.evaluate(
+        "[...document.images].filter(one => one.loading === 'lazy' || one.complete && one.naturalWidth > 0).length"
+    )
+    api = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: '.[browser]'")
+    violations = api.Axe().run(page, options={"preload": False}).response["violations"]
+    assert [(one["id"], [node["target"] for node in one["nodes"]]) for one in violations] == []
+
+
+@needs_site
+def test_search_finds_a_page_and_a_function(browser) -> None:
+    """In a page without the checks of ``visit``: from files, a browser loads no excerpts of what it finds."""
+    page = browser.new_page()
+    for words, target in (("slurm", "cluster.html"), ("cgls", "collops.solvers.cgls.html")):
+        page.goto(f"{(SITE / 'search.html').as_uri()}?q={words}")
+        page.wait_for_selector(f"#search-results a[href*='{target}']")
+    page.close()

@@ -111,6 +111,11 @@ TABLE = [
         runs_first_program,
         "two ranks, not four",
     ),
+    (
+        r"(COLLOPS_(TIMEOUT|CHECK)=1 )?mpiexec -n 2 python program\.py",
+        is_not_run,
+        "tests/docs/test_failures.py runs it",
+    ),
     (r"COLLOPS_ENGINE=cupy mpiexec -n 4 python program\.py", is_not_run, "needs GPUs; tests/gpu has CuPy's arrays"),
     (
         rf"{LAUNCHER}collops (?!bench jax|.*(nccl_graphs|--peer)).*",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
 
@@ -13,7 +14,7 @@ import collops
 import collops.solvers.nonlinear
 import collops.solvers.proximal
 from collops_bench.record import read_folder, read_record
-from tests.docs.pages import PAGES, ROOT
+from tests.docs.pages import PAGES, ROOT, blocks
 
 pytestmark = pytest.mark.serial
 
@@ -21,6 +22,7 @@ DOCS = ROOT / "docs"
 sys.path.extend([str(DOCS / "_extensions"), str(DOCS / "drawings"), str(DOCS)])
 check_site, layouts = importlib.import_module("check_site"), importlib.import_module("layouts")
 links_to_source, measured = importlib.import_module("links_to_source"), importlib.import_module("measured")
+notebooks, reference = importlib.import_module("notebooks"), importlib.import_module("reference")
 mathml, messages = importlib.import_module("mathml"), importlib.import_module("messages")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Made when the site is built.
@@ -225,6 +227,28 @@ def test_the_table_of_mpi4jax_is_the_record():
             assert float(value) * UNITS[unit] == pytest.approx(seconds, rel=1e-2)
 
 
+def test_the_estimate_of_an_iteration_is_the_records():
+    page = (DOCS / "tutorial-speed.md").read_text("utf-8")
+
+    def median(record: str, case: str, **parameters: int) -> float:
+        found = read_record(measured.RESULTS / f"{record}.json").measurements
+        chosen = [one for one in found if one.case == case and parameters.items() <= one.parameters.items()]
+        timings = chosen[0].timings
+        return 1e6 * min(timings[kind].wall.median for kind in timings if kind in ("called", "collops, replayed"))
+
+    copy = median("limits-nvidia-h200-1", "copy", size=1 << 30)
+    sums = [median("limits-nvidia-h200-4", "allreduce", size=size) for size in (65536, 8, 8)]
+    estimates = [1e6 * traffic / (2 * (1 << 30)) * copy for traffic in (1024, 256)]
+    solved = [median(f"scaling-nvidia-h200-{n}", "CGLS", rows=16000, columns=8000) for n in (1, 4)]
+    rows = dict(re.findall(r"^\| \**([^|*]+)\** \| (.*) \|$", page, re.M))
+    cells = {name: [int(n) for n in re.findall(r"\d+", text)] for name, text in rows.items()}
+    assert cells["the same at the speed of a copy of 1 GiB"] == [round(one) for one in estimates]
+    assert cells["messages: allreduces of 64 KiB and of 8 B, the latter twice"] == [round(sum(sums))]
+    assert cells["estimate"] == [round(estimates[0]), round(estimates[1] + sum(sums))]
+    assert cells["measured"] == [round(one) for one in solved]
+    assert f"The copy takes {copy:.0f} µs" in page
+
+
 def test_what_an_allreduce_costs_is_what_the_page_of_jax_says():
     text = " ".join((DOCS / "from-mpi4jax.md").read_text("utf-8").split())
     one, each = records_of_jax()
@@ -297,3 +321,60 @@ def test_the_check_of_a_site_finds_what_is_wrong(tmp_path):
         "https://cdn.org/x.js is fetched from outside",
         "https://fonts.org/f.css is fetched from outside",
     ]
+
+
+def test_the_check_of_a_site_follows_the_paths_of_questions(tmp_path):
+    row = (
+        '<tr><td>How?</td><td><a href="index.html">first</a> <a href="a.html">a</a> <a href="b.html#c">b</a></td></tr>'
+    )
+    (tmp_path / "questions.html").write_text(f"<table><tr><th>question</th></tr>{row}</table>")
+    (tmp_path / "index.html").write_text('<nav><a href="b.html">b</a></nav><article><a href="a.html">a</a></article>')
+    (tmp_path / "a.html").write_text('<article><a href="b.html#d">b</a></article>')
+    assert check_site.broken_paths(tmp_path) == []
+    (tmp_path / "a.html").write_text('<nav><a href="b.html">b</a></nav><article></article>')
+    assert check_site.broken_paths(tmp_path) == ["questions.html: a.html has no link to b.html#c"]
+    (tmp_path / "questions.html").write_text(f"<table>{row.replace('index.html', 'a.html')}</table>")
+    assert "is not one or two clicks" in check_site.broken_paths(tmp_path)[0]
+
+
+def test_there_are_ten_questions():
+    assert len(re.findall(r"^\| [^|]+\? \| \[first page\]", (DOCS / "questions.md").read_text("utf-8"), re.M)) == 10
+
+
+def test_the_check_of_a_site_reads_notebooks(tmp_path):
+    path = tmp_path / "one.ipynb"
+    for name in notebooks.TUTORIALS:
+        made = notebooks.notebook((DOCS / f"{name}.md").read_text("utf-8"))
+        path.write_text(json.dumps(made))
+        assert check_site.broken_notebooks(tmp_path) == []
+        cells = [cell["source"][0] for cell in made["cells"] if cell["cell_type"] == "code"]
+        assert [cell + "\n" for cell in cells] == blocks(DOCS / f"{name}.md", "python")
+    path.write_text(json.dumps(made).replace("import numpy", "import import numpy"))
+    assert "SyntaxError" in check_site.broken_notebooks(tmp_path)[0]
+    path.write_text("{}")
+    assert "KeyError" in check_site.broken_notebooks(tmp_path)[0]
+
+
+def test_the_check_of_a_site_misses_titles(tmp_path):
+    names, titles = ["arrays", "jax", "gallery/index"], ["Arrays", "Arrays", "<no title>"]
+    (tmp_path / "searchindex.js").write_text(f"Search.setIndex({json.dumps({'docnames': names, 'titles': titles})})")
+    wrong = ["gallery/index: has no title", "several pages have the title Arrays"]
+    assert check_site.missing_in_search(tmp_path) == wrong
+
+
+def test_every_tutorial_is_a_notebook_or_fails_on_purpose():
+    tutorials = (DOCS / "index.md").read_text("utf-8").partition(":caption: Tutorials")[2].partition("```")[0].split()
+    assert set(tutorials) - set(notebooks.TUTORIALS) == {
+        ":maxdepth:",
+        "1",
+        ":hidden:",
+        "tutorials",
+        "tutorial-failures",
+        "gallery/index",
+    }
+
+
+def test_back_links_have_the_anchors_of_their_pages():
+    context = {"body": '<a href="../reference/a.extend/a.extend.B.html#a.inner.B.c">[docs]</a>'}
+    reference._mend_back_links(None, "_modules/a/inner", "", context, None)
+    assert context["body"] == '<a href="../reference/a.extend/a.extend.B.html#a.extend.B.c">[docs]</a>'

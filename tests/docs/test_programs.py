@@ -11,6 +11,7 @@ from tests.docs.pages import PAGES, ROOT, blocks
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
     "from-pylops-mpi.md": "tests/compat/test_page.py",
+    "tutorial-failures.md": "tests/docs/test_failures.py",
 }
 FOLDER = 'comm.allgather_metadata(__import__("tempfile").mkdtemp())[0]'
 # What is written for GPUs, as it is run where there are none, and in little time.
@@ -23,9 +24,10 @@ ON_HOSTS = {
     "checkpoints.md": {'"/scratch/line"': FOLDER},
     "own-application.md": {'"/scratch/fit"': FOLDER},
     "lsm-methods.md": {'"/scratch"': FOLDER},
+    "tutorial-segy.md": {"comm = collops.world()": f"comm = collops.world(); __import__('os').chdir({FOLDER})"},
 }
 # What a page's programs cannot run without.
-NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native"}
+NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native", "tutorial-jax.md": "collops_native"}
 # Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
 SHOWN = {"from-mpi4jax.md": 1}
 HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
@@ -43,6 +45,8 @@ def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
     if path.name in NEEDS:
         pytest.importorskip(NEEDS[path.name], reason=f"the programs of {path.name} need {NEEDS[path.name]}")
     monkeypatch.chdir(tmp_path)
+    if path.name.startswith("tutorial"):  # the pages have these pictures
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     names: dict = {"__name__": path.stem, "comm": comm}
     for program in blocks(path, "python"):
         for written, here in ON_HOSTS.get(path.name, {}).items():

@@ -102,6 +102,21 @@ def test_messages(comm):
         assert all(message.elements == elements for message in sent.records)
 
 
+def test_stacks_of_operators_send_the_messages_of_their_parts(comm):
+    every = blocks(comm, COLUMNS, "f8")
+    v, h = VStack(every[comm.rank], comm), HStack([block.T for block in every[comm.rank]], comm)
+    for op, forward, adjoint in (
+        (StackedVStack([v, 2.0 * v]), 0, 2),
+        (StackedHStack([h, 2.0 * h]), 2, 0),
+        (StackedBlockDiag([v, h]), 1, 1),
+    ):
+        x, y = random(op.domain, comm=comm), random(op.range, comm=comm)
+        for apply, operand, expected in ((op.forward, x, forward), (op.adjoint, y, adjoint)):
+            with profile.count_messages() as sent:
+                apply(operand)
+            assert sent.total == sent["allreduce"] == (expected if comm.size > 1 else 0)
+
+
 def test_masks_keep_groups_apart(comm):
     mask = [rank // 2 for rank in range(comm.size)]
     mine = matrix(3 + comm.rank, 4, "f8", comm.rank)
