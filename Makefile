@@ -6,6 +6,7 @@
 # make wheels   source distributions and wheels of everything that is published, in dist/; needs pip only, no compiler
 # make check-wheels     install what `make wheels` has built into an empty environment, and try it
 # make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
+# make recipes  packaging/recipes with the hashes of what `make wheels` has built, in dist/recipes
 # make lock     all versions and hashes that the tests install, newest and oldest: packaging/test.lock, packaging/oldest.lock
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
@@ -45,9 +46,9 @@ DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/oldest-jax/.installed
 WHEEL_TOOLS := $(VENV)/wheel-tools/.installed
 RELEASE_TOOLS := $(VENV)/release-tools/.installed
-WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
+WITH_OLDEST := PYTHONPATH=$(abspath $(dir $(OLDEST)))
 
-.PHONY: demo docs wheels check-wheels lock test test-one-rank test-jax-oldest fuzz examples lint format clean
+.PHONY: demo docs wheels check-wheels recipes lock test test-one-rank test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
@@ -60,11 +61,14 @@ docs: $(DOCS)
 
 wheels: $(WHEEL_TOOLS)
 	@rm -rf dist
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/wheels.py dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/wheels.py dist
 
 check-wheels: $(WHEEL_TOOLS)
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py dist
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py --jax 0.7.0 dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/check.py dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/check.py --jax 0.7.0 dist
+
+recipes:
+	$(PYTHON) packaging/recipes.py dist
 
 # --emit-package would list the three distributions of this checkout, which have no hash.
 LOCK_OPTIONS := --quiet --generate-hashes --no-header --upgrade $(addprefix --no-emit-package ,collops collops-bench collops-native)
@@ -142,7 +146,7 @@ $(OLDEST): $(TEST)
 	@echo "Installing JAX 0.7.0 into $(@D)"
 	@rm -rf $(@D)
 	@$(PIP) install --quiet --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
-	@PYTHONPATH=$(CURDIR)/$(@D) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
+	@PYTHONPATH=$(abspath $(@D)) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
 	@touch $@
 
 # The tools that build wheels, and the headers of the oldest jaxlib.

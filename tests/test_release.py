@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+import collops
 
 pytestmark = pytest.mark.serial
 
@@ -60,3 +65,110 @@ def test_the_oldest_lock_has_the_lower_bounds():
 def test_locks_name_no_registry_and_no_path(name):
     text = (ROOT / "packaging" / name).read_text("utf-8")
     assert not re.search(r"--(extra-)?index-url|--find-links|https?:|file:|(^|\s)/", text, re.MULTILINE)
+
+
+RECIPES = ROOT / "packaging" / "recipes"
+# Distributions that a packager names differently.
+RENAMED = {"matplotlib-base": "matplotlib"}
+# A version in the text of each recipe of collops and of collops-native.
+VERSIONS = {
+    "conda/collops/recipe.yaml": r'version: "(.*)"',
+    "conda/collops-native/recipe.yaml": r'version: "(.*)"',
+    "spack/py_collops/package.py": r'version\("(.*?)"',
+    "spack/py_collops_native/package.py": r'version\("(.*?)"',
+    "easybuild/collops-0.1.0-foss-2026.1.eb": r"^version = '(.*)'",
+    "containers/Dockerfile": r"collops\[\S+\]==(\S+)\"",
+    "containers/collops.def": r"collops\[\S+\]==(\S+)\"",
+    "containers/collops-cuda.def": r"collops\[\S+\]==(\S+)\"",
+    "modules/0.1.0.lua": r'^local version = "(.*)"',
+}
+
+
+def lower_bounds(*extras):
+    """Return the lower bound of each requirement, by name."""
+    return {canonicalize_name(each.name): next(iter(each.specifier)).version for each in requirements(*extras)}
+
+
+def recipe(name):
+    return (RECIPES / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize(("name", "pattern"), VERSIONS.items())
+def test_a_recipe_is_of_this_version(name, pattern):
+    native = tomllib.loads((ROOT / "native" / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert re.findall(pattern, recipe(name), re.MULTILINE) == [native if "native" in name else collops.__version__]
+    assert collops.__version__ in name or "0.1.0" not in name
+
+
+def test_every_recipe_has_its_version_tested():
+    files = {str(path.relative_to(RECIPES)) for path in RECIPES.rglob("*") if path.is_file()}
+    assert files - set(VERSIONS) == {"README.md", "conda/collops/conda_build_config.yaml"}
+
+
+def test_recipes_of_conda_have_the_bounds():
+    text = recipe("conda/collops/recipe.yaml")
+    (run,) = re.findall(r"  run:\n(.*?)  run_constraints:\n", text, re.DOTALL)
+    found = {RENAMED.get(name, name): bound for name, bound in re.findall(r"- ([\w-]+) >=(\S+)", run)}
+    assert found.pop("python") == PROJECT["requires-python"].removeprefix(">=")
+    mpi = {"mpi4py": lower_bounds("mpi")["mpi4py"]}
+    assert found == lower_bounds() | mpi
+    (optional,) = re.findall(r"  run_constraints:\n(.*?)\n\n", text, re.DOTALL)
+    everything = lower_bounds("jax", "numba", "segy")
+    for name, bound in re.findall(r"- ([\w-]+) >=(\S+)", optional):
+        assert everything[name] == bound
+    assert re.findall(r"    - jaxlib >=(\S+)", recipe("conda/collops-native/recipe.yaml")) == [everything["jax"]]
+
+
+def test_recipes_of_spack_have_the_bounds():
+    found = re.findall(
+        r'depends_on\("py-([\w-]+)@([\d.]+):"(?:, when="\+(\w+)")?\)', recipe("spack/py_collops/package.py")
+    )
+    assert {name: bound for name, bound, extra in found if not extra} == lower_bounds()
+    extras = {(extra, name): bound for name, bound, extra in found if extra and name not in OURS}
+    assert set(extras) == {("mpi", "mpi4py"), ("jax", "jax"), ("numba", "numba"), ("segy", "segyio")}
+    assert all(lower_bounds(extra)[name] == bound for (extra, name), bound in extras.items())
+    native = recipe("spack/py_collops_native/package.py")
+    assert re.findall(r"py-jaxlib@([\d.]+):", native) == [lower_bounds("jax")["jax"]]
+    for text in (native, recipe("spack/py_collops/package.py")):
+        assert re.findall(r'"python@([\d.]+):"', text) == [PROJECT["requires-python"].removeprefix(">=")]
+
+
+def test_recipes_of_easybuild_have_versions_within_the_bounds():
+    text = recipe("easybuild/collops-0.1.0-foss-2026.1.eb")
+    found = {
+        canonicalize_name(name): version for name, version in re.findall(r"^    \('([\w-]+)', '([\d.]+)'", text, re.M)
+    }
+    bundled = {
+        "numpy",
+        "scipy",
+        "rich",
+        "jinja2",
+        "threadpoolctl",
+        "mpich",
+    }  # by SciPy-bundle, Python-bundle-PyPI, foss
+    for requirement in requirements("mpi", "numba"):
+        if canonicalize_name(requirement.name) not in bundled:
+            assert requirement.specifier.contains(found[canonicalize_name(requirement.name)]), requirement
+
+
+@pytest.mark.parametrize("name", ["containers/Dockerfile", "containers/collops.def", "containers/collops-cuda.def"])
+def test_recipes_of_containers_name_extras_that_exist(name):
+    text = recipe(name)
+    extras = re.findall(r"collops\[([\w,-]+)\]|EXTRAS=([\w,-]+)", text)
+    assert extras
+    for extra in ",".join(first or second for first, second in extras).split(","):
+        assert extra in PROJECT["optional-dependencies"]
+
+
+def test_recipes_get_the_hashes_of_built_files(tmp_path):
+    for name in ("collops-0.1.0.tar.gz", "collops_native-0.1.0.tar.gz"):
+        (tmp_path / name).write_text(name)
+    command = [sys.executable, ROOT / "packaging" / "recipes.py", tmp_path]
+    subprocess.run(command, check=True, capture_output=True)
+    filled = "".join((tmp_path / "recipes" / name).read_text("utf-8") for name in VERSIONS)
+    assert "@SHA256" not in filled
+    for name, times in (("collops-0.1.0.tar.gz", 3), ("collops_native-0.1.0.tar.gz", 2)):
+        assert filled.count(hashlib.sha256(name.encode()).hexdigest()) == times
+    (tmp_path / "collops-0.1.0.tar.gz").unlink()
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert "must contain one source distribution of collops, not 0" in done.stderr
