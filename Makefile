@@ -7,6 +7,9 @@
 # make check-wheels     install what `make wheels` has built into an empty environment, and try it
 # make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
 # make recipes  packaging/recipes with the hashes of what `make wheels` has built, in dist/recipes
+# make audit    search the code for insecure patterns, and the versions in packaging/test.lock for known vulnerabilities
+# make sbom     the bill of materials of packaging/test.lock: dist/sbom.cdx.json
+# make workflows  run the shell steps of .github/workflows here, each job in a clean clone; JOB=docs: only this one
 # make lock     all versions and hashes that the tests install, newest and oldest: packaging/test.lock, packaging/oldest.lock
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
@@ -48,7 +51,7 @@ WHEEL_TOOLS := $(VENV)/wheel-tools/.installed
 RELEASE_TOOLS := $(VENV)/release-tools/.installed
 WITH_OLDEST := PYTHONPATH=$(abspath $(dir $(OLDEST)))
 
-.PHONY: demo docs wheels check-wheels recipes lock test test-one-rank test-jax-oldest fuzz examples lint format clean
+.PHONY: demo docs wheels check-wheels recipes audit sbom lock workflows test test-one-rank test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
@@ -69,6 +72,18 @@ check-wheels: $(WHEEL_TOOLS)
 
 recipes:
 	$(PYTHON) packaging/recipes.py dist
+
+workflows: $(RELEASE_TOOLS)
+	$(dir $<)bin/python packaging/workflows.py $(addprefix --job ,$(JOB))
+
+audit: $(RELEASE_TOOLS)
+	$(dir $<)bin/bandit --quiet --configfile pyproject.toml --recursive src native benchmarks packaging
+	$(dir $<)bin/pip-audit --strict --disable-pip --require-hashes --requirement packaging/test.lock
+
+sbom: $(RELEASE_TOOLS)
+	@mkdir -p dist
+	$(dir $<)bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --output-file dist/sbom.cdx.json packaging/test.lock
 
 # --emit-package would list the three distributions of this checkout, which have no hash.
 LOCK_OPTIONS := --quiet --generate-hashes --no-header --upgrade $(addprefix --no-emit-package ,collops collops-bench collops-native)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -172,3 +174,21 @@ def test_recipes_get_the_hashes_of_built_files(tmp_path):
     (tmp_path / "collops-0.1.0.tar.gz").unlink()
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert "must contain one source distribution of collops, not 0" in done.stderr
+
+
+def test_every_step_of_a_workflow_is_run_here_or_skipped_with_a_reason():
+    workflows = runpy.run_path(str(ROOT / "packaging" / "workflows.py"))
+    jobs = {}
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text("utf-8"))
+        jobs |= {(workflow["name"], name): job["steps"] for name, job in workflow["jobs"].items()}
+    assert set(workflows["SKIPPED"]) <= set(jobs)
+    steps = [step for job, found in jobs.items() if job not in workflows["SKIPPED"] for step in found]
+    assert {step["uses"].partition("@")[0] for step in steps if "uses" in step} == set(workflows["STAND_INS"])
+    scripts = {step["name"]: step["run"] for step in steps if "run" in step}
+    assert set(workflows["SKIPPED_STEPS"]) <= set(scripts)
+    assert not any("${{" in script for script in scripts.values())
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    for line in "\n".join(scripts.values()).splitlines():
+        if line.startswith("make "):
+            assert {word for word in line.split()[1:] if "=" not in word} <= targets
