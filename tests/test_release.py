@@ -17,6 +17,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import collops
+from collops_bench.record import read_record
+from collops_bench.speed import time_in_words
 
 pytestmark = pytest.mark.serial
 
@@ -192,3 +194,29 @@ def test_every_step_of_a_workflow_is_run_here_or_skipped_with_a_reason():
     for line in "\n".join(scripts.values()).splitlines():
         if line.startswith("make "):
             assert {word for word in line.split()[1:] if "=" not in word} <= targets
+
+
+PAPER = (ROOT / "paper" / "paper.md").read_text("utf-8")
+ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \| (.+?): (.+?) \| `(.+?)` \|$", PAPER, re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1])
+def test_times_of_the_paper_are_those_of_their_records(row):
+    *_, ours, peer, theirs, name = row
+    record = read_record(ROOT / "benchmarks" / "results" / f"{name}.json")
+    found = [{program: time_in_words(each, program) for program in each.timings} for each in record.measurements]
+    assert any(
+        ours in {time for program, time in times.items() if program.startswith("collops")}
+        and theirs in {time for program, time in times.items() if program.startswith(peer)}
+        for times in found
+    ), found
+
+
+def test_the_paper_is_whole():
+    assert len(ROWS) == PAPER.count("nvidia-h") + PAPER.count("`lsm-cpu") + PAPER.count("`solvers-cpu") == 5
+    citations = set(re.findall(r"@(\w+)\]", PAPER))
+    assert citations == set(
+        re.findall(r"^@\w+{(\w+),", (ROOT / "paper" / "paper.bib").read_text("utf-8"), re.MULTILINE)
+    )
+    assert all((ROOT / "paper" / path).is_file() for path in re.findall(r"\]\((\.\./\S+)\)", PAPER))
+    assert len(PAPER.split()) < 1000  # two pages
