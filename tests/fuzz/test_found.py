@@ -50,6 +50,12 @@ def test_an_operator_cannot_be_left_out(comm):
             call()
 
 
+def test_a_tag_is_an_integer(comm):
+    for tag in (2.5, "a", None):
+        with pytest.raises(InputError, match="a tag must be an integer"):
+            comm.sendrecv(np.ones(3), comm.rank, np.ones(3), comm.rank, tag)
+
+
 def test_objects_never_travel(comm):
     boxed = np.array([object()])
     for call in (
