@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def described(name: str, value: object, module: str) -> list[str]:
 
 def parameters(value: object) -> str:
     """Return the names and kinds of parameters, with ``=`` where there is a default."""
+    if inspect.isclass(value) and issubclass(value, Enum | tuple) and not hasattr(value, "_fields"):
+        return ""  # Python's own constructors, which differ between its versions
     try:
         signature = inspect.signature(value)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
