@@ -6,17 +6,23 @@
 # make wheels   source distributions and wheels of everything that is published, in dist/; needs pip only, no compiler
 # make check-wheels     install what `make wheels` has built into an empty environment, and try it
 # make examples thousands of random graphs for the star forests, and random programs of JAX, on 1, 2, 3 and 4 ranks
+# make recipes  packaging/recipes with the hashes of what `make wheels` has built, in dist/recipes
+# make audit    search the code for insecure patterns, and the versions in packaging/test.lock for known vulnerabilities
+# make sbom     the bill of materials of packaging/test.lock: dist/sbom.cdx.json
+# make workflows  run the shell steps of .github/workflows here, each job in a clean clone; JOB=docs: only this one
+# make lock     all versions and hashes that the tests install, newest and oldest: packaging/test.lock, packaging/oldest.lock
 # make lint     the linters alone      make format   let them rewrite      make clean   remove what was made
 #
 # PYTHON=python3.12    the interpreter to make .venv with
 # MPI=system           this machine's or cluster's mpiexec and MPI library instead of those of the mpich wheel
 # MPIEXEC="srun"       another launcher, with its options; it is given -n N
 # RANKS="1 2"          the numbers of ranks to test on
+# LOCKED=test          install what packaging/test.lock lists, by hash; LOCKED=oldest VENV=.venv-oldest: the oldest versions
 
 PYTHON ?= python3
 MPI ?= mpich
 RANKS ?= 1 2 3 4
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -30,14 +36,22 @@ MPIEXEC ?= $(BIN)/mpiexec
 EXTRA_MPI := mpi,
 endif
 
+ifdef LOCKED
+ifeq ($(MPI),system)
+$(error LOCKED installs the mpich wheel: omit MPI=system)
+endif
+LOCK := packaging/$(LOCKED).lock
+endif
+
 DEMO := $(VENV)/.installed-for-demo-with-$(MPI)
-TEST := $(VENV)/.installed-for-test-with-$(MPI)
+TEST := $(VENV)/.installed-for-test-with-$(MPI)$(addprefix -locked-,$(LOCKED))
 DOCS := $(VENV)/.installed-for-docs-with-$(MPI)
 OLDEST := $(VENV)/oldest-jax/.installed
 WHEEL_TOOLS := $(VENV)/wheel-tools/.installed
-WITH_OLDEST := PYTHONPATH=$(CURDIR)/$(dir $(OLDEST))
+RELEASE_TOOLS := $(VENV)/release-tools/.installed
+WITH_OLDEST := PYTHONPATH=$(abspath $(dir $(OLDEST)))
 
-.PHONY: demo docs wheels check-wheels test test-one-rank test-jax-oldest fuzz examples lint format clean
+.PHONY: demo docs wheels check-wheels recipes audit sbom lock workflows test test-one-rank test-jax-oldest fuzz examples lint format clean
 
 demo: $(DEMO)
 	$(BIN)/collops lsm --ranks 2 --out lsm-result --overwrite
@@ -50,11 +64,34 @@ docs: $(DOCS)
 
 wheels: $(WHEEL_TOOLS)
 	@rm -rf dist
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/wheels.py dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/wheels.py dist
 
 check-wheels: $(WHEEL_TOOLS)
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py dist
-	PYTHONPATH=$(CURDIR)/$(dir $(WHEEL_TOOLS))jaxlib $(dir $(WHEEL_TOOLS))bin/python packaging/check.py --jax 0.7.0 dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/check.py dist
+	PYTHONPATH=$(abspath $(dir $(WHEEL_TOOLS))jaxlib) $(dir $(WHEEL_TOOLS))bin/python packaging/check.py --jax 0.7.0 dist
+
+recipes:
+	$(PYTHON) packaging/recipes.py dist
+
+workflows: $(RELEASE_TOOLS)
+	$(dir $<)bin/python packaging/workflows.py $(addprefix --job ,$(JOB))
+
+audit: $(RELEASE_TOOLS)
+	$(dir $<)bin/bandit --quiet --configfile pyproject.toml --recursive src native benchmarks packaging
+	$(dir $<)bin/pip-audit --strict --disable-pip --require-hashes --requirement packaging/test.lock
+
+sbom: $(RELEASE_TOOLS)
+	@mkdir -p dist
+	$(dir $<)bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type library --output-reproducible \
+	  --output-file dist/sbom.cdx.json packaging/test.lock
+
+# --emit-package would list the three distributions of this checkout, which have no hash.
+LOCK_OPTIONS := --quiet --generate-hashes --no-header --upgrade $(addprefix --no-emit-package ,collops collops-bench collops-native)
+
+lock: $(RELEASE_TOOLS)
+	$(dir $<)bin/uv pip compile $(LOCK_OPTIONS) --python-version 3.11 --universal --output-file packaging/test.lock packaging/test.in
+	$(dir $<)bin/uv pip compile $(LOCK_OPTIONS) --python-version 3.11 --resolution lowest-direct --output-file packaging/oldest.lock \
+	  packaging/test.in
 
 test: $(OLDEST)
 	@$(MAKE) --no-print-directory --jobs 2 lint test-one-rank
@@ -109,9 +146,14 @@ $(DOCS): $(BIN)/python pyproject.toml benchmarks/pyproject.toml
 	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
 	@touch $@
 
-$(TEST): $(BIN)/python pyproject.toml benchmarks/pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*)
+$(TEST): $(BIN)/python pyproject.toml benchmarks/pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*) $(LOCK)
 	@echo "Installing collops and what its tests need into $(VENV)"
+ifdef LOCKED
+	@$(PIP) install --quiet --require-hashes --requirement $(LOCK)
+	@$(PIP) install --quiet --no-deps --no-build-isolation ./native --editable . --editable ./benchmarks
+else
 	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
+endif
 	@touch $@
 
 # The oldest JAX that is supported, and the native library built with it, in a folder that goes before all others.
@@ -119,7 +161,7 @@ $(OLDEST): $(TEST)
 	@echo "Installing JAX 0.7.0 into $(@D)"
 	@rm -rf $(@D)
 	@$(PIP) install --quiet --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
-	@PYTHONPATH=$(CURDIR)/$(@D) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
+	@PYTHONPATH=$(abspath $(@D)) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
 	@touch $@
 
 # The tools that build wheels, and the headers of the oldest jaxlib.
@@ -129,6 +171,13 @@ $(WHEEL_TOOLS): packaging/requirements.txt
 	@$(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --requirement packaging/requirements.txt
 	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --target $(@D)/jaxlib jaxlib==0.7.0
+	@touch $@
+
+$(RELEASE_TOOLS): packaging/tools.txt
+	@echo "Installing the tools of a release into $(@D)"
+	@rm -rf $(@D)
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --requirement packaging/tools.txt
 	@touch $@
 
 test-jax-oldest: $(OLDEST)

@@ -51,6 +51,7 @@ def main() -> None:
         step("python -m venv env", sys.executable, "-m", "venv", "env")
         python = f"{temporary}/env/bin/python"
         pip = [python, "-m", "pip", "--disable-pip-version-check"]
+        ENVIRONMENT["NUMBA_CACHE_DIR"] = f"{temporary}/numba"  # by default in `__pycache__`, where pip would leave it
         before = files_of("env")
         packages = {line.partition("==")[0] for line in output(*pip, "freeze").splitlines()}
         jax = [f"jax=={options.jax}", f"jaxlib=={options.jax}"] if options.jax else []
@@ -92,11 +93,8 @@ def output(*command: str) -> str:
 
 
 def files_of(folder: str) -> set[str]:
-    """Return the files of an environment, without those that Python and Numba compile into ``__pycache__`` at run time.
-
-    pip removes only what it has installed.
-    """
-    return {str(path) for path in Path(folder).rglob("*") if path.is_file() and path.parent.name != "__pycache__"}
+    """Return the files of an environment, without the modules that Python compiles at run time."""
+    return {str(path) for path in Path(folder).rglob("*") if path.is_file() and path.suffix != ".pyc"}
 
 
 if __name__ == "__main__":

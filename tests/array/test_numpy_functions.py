@@ -106,6 +106,7 @@ def test_advice_names_what_exists():
                 assert hasattr(owner, word.rpartition(".")[2]), word
 
 
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")  # since NumPy 2.5
 def test_functions_that_work(comm):
     x = collops.from_global(A)
     assert (np.shape(x), np.ndim(x), np.size(x)) == (A.shape, 2, 12)

@@ -125,7 +125,7 @@ TABLE = [
     (rf"{LAUNCHER}collops .*nccl_graphs.*", is_understood, "needs GPUs; tests/gpu has this variant"),
     (rf"{LAUNCHER}collops .*--peer.*", is_understood, "needs NVIDIA's programs; tests/apps has others"),
     (r"collops bench jax( --ranks \d+)?", is_understood, "needs a native library; tests/jax has it"),
-    (r"make [\w=-]+( MPI=system)?", is_a_target, "needs a network, and takes minutes"),
+    (r"make [\w=-]+( [a-z-]+| [A-Z]+=\S+)*", is_a_target, "needs a network, and takes minutes"),
     (r"srun --(kill-on-bad-exit=1|mpi=\w+)", is_not_run, "tests/slurm/run.py runs it"),
     (r"(export COLLOPS_(BOOTSTRAP|SECRET)=|srun --mpi=none ).*", is_not_run, "tests/comm/test_tcp.py starts them"),
     (r"export (SLURM_MPI_TYPE=pmi2|COLLOPS_MPIEXEC=mpiexec)", is_not_run, "tests/slurm/run.py sets it"),

@@ -29,7 +29,7 @@ from scipy import sparse
 comm = collops.world()
 assert comm.nodes == {nodes}, comm.nodes
 size, layout = 41, collops.Layout.split(41, comm.size)
-matrix = sparse.random_array((size, size), density=0.2, rng=np.random.default_rng(3), format="csr")
+matrix = sparse.random_array((size, size), density=0.2, random_state=np.random.default_rng(3), format="csr")
 mine = layout.slices(comm.rank)[0]
 operator = collops.CSRMatrix(matrix[mine], comm=comm)
 x = np.random.default_rng(4).standard_normal(size)

@@ -26,6 +26,36 @@ def test_sizes_are_checked_before_allocation(comm):
         comm.symmetric((2**40, 2**20))
 
 
+def test_layouts_of_stacked_arrays_are_no_layouts_of_arrays(comm):
+    stacked = collops.StackedArray([collops.ones(5, comm=comm), collops.ones(3, comm=comm)]).layout
+    part = np.ones(stacked.layouts[0].local_shape(comm.rank))
+    for call in (
+        lambda: collops.DistributedArray(stacked, comm, part),
+        lambda: collops.from_local(part, stacked, comm=comm),
+        lambda: collops.exchange.StarForest.from_layout(comm, stacked, [0, 6], [0, 1]),
+    ):
+        with pytest.raises(LayoutError, match=r"needs a Layout|must be a layout"):
+            call()
+
+
+def test_an_operator_cannot_be_left_out(comm):
+    x = collops.ones(6, comm=comm)
+    f, g, b = collops.L2(b=x), collops.L1(0.1), collops.Identity(x.layout, comm=comm)
+    for call in (
+        lambda: collops.primal_dual(f, g, None, x, 0.1, 0.1, niter=1),
+        lambda: collops.linearized_admm(f, g, None, x, 0.1, 0.1, niter=1),
+        lambda: collops.admm_l2(g, b, x, None, x, 0.1, niter=1),
+    ):
+        with pytest.raises(UnsupportedTypeError, match="A must be a distributed operator"):
+            call()
+
+
+def test_a_tag_is_an_integer(comm):
+    for tag in (2.5, "a", None):
+        with pytest.raises(InputError, match="a tag must be an integer"):
+            comm.sendrecv(np.ones(3), comm.rank, np.ones(3), comm.rank, tag)
+
+
 def test_objects_never_travel(comm):
     boxed = np.array([object()])
     for call in (

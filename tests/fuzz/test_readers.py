@@ -107,7 +107,7 @@ def section(path):
 
 def market(path):
     if collops.world().rank == 0:
-        io.mmwrite(path, sparse.random_array((30, 30), density=0.1, rng=np.random.default_rng(0)))
+        io.mmwrite(path, sparse.random_array((30, 30), density=0.1, random_state=np.random.default_rng(0)))
 
 
 def dense(path):

@@ -46,7 +46,7 @@ def test_what_scipy_writes_is_read(tmp_path, field, symmetry, form, suffix, monk
 
 @pytest.mark.parametrize("shape", [(3, 5), (0, 0), (4, 0), (1, 1)])
 def test_matrices_of_any_shape_and_of_patterns_are_read(tmp_path, shape):
-    matrix = sp.random_array(shape, density=0.4, rng=np.random.default_rng(0))
+    matrix = sp.random_array(shape, density=0.4, random_state=np.random.default_rng(0))
     for field in ("real", "pattern"):
         io.mmwrite(tmp_path / "a.mtx", matrix, field=field)
         expected = matrix.toarray() if field == "real" else matrix.toarray() != 0

@@ -83,7 +83,7 @@ def test_rounding_is_that_of_ml_dtypes():
 
 
 def test_sparse_matrices(comm):
-    whole = sp.random_array((23, 23), density=0.3, rng=np.random.default_rng(5)).tocsr() + sp.eye_array(23)
+    whole = sp.random_array((23, 23), density=0.3, random_state=np.random.default_rng(5)).tocsr() + sp.eye_array(23)
     A = collops.CSRMatrix.from_global(whole.tocsr(), comm=comm)
     B = A.astype("float32")
     x = matrix(23, 1, "f4", 1)[:, 0]

@@ -184,7 +184,7 @@ def test_unusable_arguments(comm):
     with pytest.raises(InputError, match="no LU factors"):
         block_jacobi(singular)
     # Skew-symmetric matrices of odd size are singular, but rounding gives them LU factors, whose product is nonsense.
-    skew = sp.random_array((13, 13), density=0.5, rng=0)
+    skew = sp.random_array((13, 13), density=0.5, random_state=0)
     blocks = sp.block_diag([skew - skew.T] * comm.size, format="csr")
     with pytest.raises(InputError, match="no LU factors: to the precision of float64"):
         block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm))

@@ -99,6 +99,8 @@ class DistributedArray(Array):
     def _fill(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
         self.engine = engine_of(local_array)
         check_byte_order(local_array.dtype)
+        if not isinstance(layout, Layout):
+            raise LayoutError(f"a distributed array needs a Layout, not {type(layout).__qualname__}")
         self._plan = reduction_plan(layout, comm)
         if comm.size > 1:
             self.engine.check_devices(local_array)

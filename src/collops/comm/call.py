@@ -218,8 +218,8 @@ def check_rank(rank: int, size: int, name: str) -> None:
 
 def check_tag(tag: int) -> None:
     """Raise :class:`InputError` unless `tag` is a valid tag of users."""
-    if not 0 <= tag < _USER_TAGS:
-        raise InputError(f"a tag must be between 0 and {_USER_TAGS - 1}, not {tag}")
+    if not hasattr(tag, "__index__") or not 0 <= tag < _USER_TAGS:
+        raise InputError(f"a tag must be an integer between 0 and {_USER_TAGS - 1}, not {tag!r}")
 
 
 def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:

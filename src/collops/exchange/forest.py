@@ -201,7 +201,7 @@ class StarForest(OnTransport):
         """
         checked_communicator(comm)
         with collective_errors(comm):
-            if getattr(layout, "ranks", None) != comm.size:
+            if getattr(layout, "ranks", None) != comm.size or not hasattr(layout, "coordinates"):
                 raise LayoutError(f"layout must be a layout of {comm.size} ranks, not {layout!r}")
             owners_of_roots = owners(layout, comm.rank, indices)
         return cls(comm, layout.local_size(comm.rank), leaves, *owners_of_roots, **options)

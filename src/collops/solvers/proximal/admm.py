@@ -228,6 +228,7 @@ def linearized_admm(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
+    check_operator("A", A)
     x = check_arguments(x0, niter, A, z0=z0, f=f, g=g)
     method = LinearizedADMM(f, g, *check_bounds(tol, rtol, objective), check_step(tau), mu=check_step(mu, "mu"))
     return solve(method, A, x, z0, parts=(f, g), niter=niter, **run)
@@ -291,6 +292,7 @@ def admm_l2(
     array([1., 1., 1., 3., 3., 3.])
     """
     check_operator("Op", Op)
+    check_operator("A", A)
     check_array("x0", x0, Op.domain)
     if b is None:
         raise LayoutError("admm_l2 needs data b in the range of Op")

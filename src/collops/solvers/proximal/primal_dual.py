@@ -12,7 +12,7 @@ from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
 from collops.solvers.driver import solve, solver
-from collops.solvers.problem import check_array, check_number
+from collops.solvers.problem import check_array, check_number, check_operator
 from collops.solvers.proximal.operator import ProxOperator, inner
 from collops.solvers.proximal.splitting import (
     BEFORE_FIRST,
@@ -183,6 +183,7 @@ def primal_dual(
     >>> result.x.gather().round(1)
     array([1., 1., 1., 3., 3., 3.])
     """
+    check_operator("A", A)
     x = check_arguments(x0, niter, A, (y0, z), f=f, g=g)
     for name, array, layout in (("y0", y0, A.range), ("z", z, A.domain)):
         check_array(name, array, layout, optional=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.errors import InputError
 from collops.solvers.method import Method
-from collops.solvers.problem import check_array, check_count, check_number, check_operator
+from collops.solvers.problem import check_array, check_count, check_number
 from collops.solvers.proximal.operator import check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
@@ -125,8 +125,6 @@ def check_arguments(
     """
     for name, function in functions.items():
         check_function(name, function)
-    if A is not None:
-        check_operator("A", A)
     check_array("x0", x0, getattr(x0, "layout", None) if A is None else A.domain)
     check_array("z0", z0, x0.layout if A is None else A.range, optional=True)
     check_count("niter", niter)
