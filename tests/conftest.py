@@ -20,6 +20,8 @@ import time
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+# A thread of Numba that has nothing to do spins by default, on a core that another rank or another test needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("COLLOPS_TIMEOUT", "120")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Tests start hundreds of processes: each would compile the package anew.
