@@ -93,8 +93,8 @@ lock: $(RELEASE_TOOLS)
 	$(dir $<)bin/uv pip compile $(LOCK_OPTIONS) --python-version 3.11 --resolution lowest-direct --output-file packaging/oldest.lock \
 	  packaging/test.in
 
-test: $(OLDEST)
-	@$(MAKE) --no-print-directory --jobs 2 lint test-one-rank
+test: $(TEST)
+	@$(MAKE) --no-print-directory --jobs 3 lint test-one-rank $(OLDEST)
 	@set -e; for ranks in $(filter-out 1,$(RANKS)); do \
 	  echo "== tests on $$ranks rank(s)"; \
 	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
