@@ -308,6 +308,7 @@ def test_columns_are_those_of_the_definition(monkeypatch, memory):
     np.testing.assert_allclose(migrated, data @ matrix, rtol=0, atol=1e-4)
 
 
+@pytest.mark.serial
 def test_columns_in_memory_that_is_only_read():
     operator = LocalKirchhoff(tables(), (3, 4), np.hanning(9), 4)
     rng = np.random.default_rng(4)
@@ -364,6 +365,7 @@ def test_both_ways_are_those_of_the_definition(taps, center, kernels, dtype):
     kirchhoff_matrix.check_matrix(dtype, taps, center, engine="numpy", kernels=kernels, threads=1)
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("kernels", ["numba", "numpy"])
 @pytest.mark.parametrize("samples", [8191, 8192, 70_000])
 def test_single_precision_is_enough_on_long_traces(samples, kernels):
