@@ -216,5 +216,7 @@ def _jax_of(comm, double):
 
     if comm.size > 1 and importlib.util.find_spec("collops_native") is None and "COLLOPS_NATIVE" not in os.environ:
         pytest.skip("messages of JAX arrays need the native library")
-    with jax.enable_x64(double):
-        yield
+    before = jax.config.jax_enable_x64  # a context only in newer versions of JAX
+    jax.config.update("jax_enable_x64", double)
+    yield
+    jax.config.update("jax_enable_x64", before)

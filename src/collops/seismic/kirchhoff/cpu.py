@@ -55,6 +55,7 @@ _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
 # Allow contraction of products and sums only: other options change results or hide NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
+_INLINE: dict = {"inline": "always", **_OPTIONS}  # the innermost loops are 3 % slower as functions
 
 
 def _row_addition(typing, columns, target, target_rows, source, source_rows, factors):
@@ -278,34 +279,6 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
 
 
 @njit(**_OPTIONS)
-def _arrivals_of_points(columns, values, outward, back, bits, scale, ends, index, near, far):
-    """Compute the samples of arrivals, and their parts (of 1, or of one column's values) at a sample and the next one.
-
-    `ends` are the last sample and the index of arrivals beyond it.
-    """
-    fixed, real = outward.dtype.type, values.dtype.type
-    shift, mask, unity = fixed(bits), fixed((1 << bits) - 1), real(1)
-    last, beyond = ends
-    for i in range(outward.size):
-        time = fixed(outward[i] + back[i])
-        k = np.uint32(time >> shift)
-        index[i] = k if k < last else beyond
-        value = values[i] if len(columns) == 1 else unity
-        part = value * (real(fixed(time & mask)) * scale)
-        far[i] = part
-        near[i] = value - part
-
-
-@njit(**_OPTIONS)
-def _scatter_column(index, near, far, begin, n, before, after):
-    """Add the arrivals of one column to a trace that begins at element `begin`."""
-    for i in range(n):
-        k = begin + index[i]
-        before[k] += near[i]
-        after[k] += far[i]
-
-
-@njit(**_OPTIONS)
 def _scatter_rows(columns, strips, values, index, near, far, count, extent, n, sums):
     """Add the arrivals of several columns to the traces of `count` receivers, each of `extent` samples."""
     for i in range(n):
@@ -345,13 +318,15 @@ def _forward(columns, strips, image, tables, form, fields, choices, choice_rows,
     sources, receivers = source_rows.size, receiver_rows.size
     samples, points = traces.shape[2], image.size // (strips * len(columns))
     groups = (receivers + _RECEIVERS_PER_TASK - 1) // _RECEIVERS_PER_TASK
+    fixed, real = times.dtype.type, image.dtype.type
+    shift, mask = fixed(bits), fixed((1 << bits) - 1)
     last = np.uint32(samples - 1)
     bands, stride = len(taps), samples + _GUARD
     is_coarse = coarse[1].shape[0] > 0
     for task in prange(sources * groups):
-        width = len(columns)  # known at compile time here, unlike outside the parallel loop
+        width, unity = len(columns), real(1)  # known at compile time here, unlike outside the parallel loop
         # Arrivals beyond the trace are collected after it; with one column, at its last sample, which is unused.
-        ends = last, last if width == 1 else np.uint32(samples)
+        beyond = last if width == 1 else np.uint32(samples)
         source = task // groups
         first = (task % groups) * _RECEIVERS_PER_TASK
         count = min(_RECEIVERS_PER_TASK, receivers - first)
@@ -388,9 +363,14 @@ def _forward(columns, strips, image, tables, form, fields, choices, choice_rows,
             for r in range(count):
                 row, slot = receiver_rows[first + r], 0 if width == 1 else r
                 back = _times_of(times, coarse, nodes, row, begin, n, line, scratch, receiver_times)
-                _arrivals_of_points(
-                    columns, values, outward, back, bits, scale, ends, index[slot], near[slot], far[slot]
-                )
+                for i in range(n):
+                    time = fixed(outward[i] + back[i])
+                    k = np.uint32(time >> shift)
+                    index[slot, i] = k if k < last else beyond
+                    value = values[i] if width == 1 else unity
+                    part = value * (real(fixed(time & mask)) * scale)
+                    far[slot, i] = part
+                    near[slot, i] = value - part
                 if form is not None:
                     if fields.size:
                         r_fields, r_begin = fields[row], begin
@@ -404,7 +384,10 @@ def _forward(columns, strips, image, tables, form, fields, choices, choice_rows,
                     if bands > 1:
                         _choose_rows(index[slot], choices[choice_rows[first + r]], nearest, begin, n, stride)
                 if width == 1:
-                    _scatter_column(index[0], near[0], far[0], r * extent, n, before, after)
+                    for i in range(n):
+                        k = r * extent + index[0, i]
+                        before[k] += near[0, i]
+                        after[k] += far[0, i]
             if width > 1:
                 _scatter_rows(columns, strips, values, index, near, far, count, bands * stride, n, before)
         for r in range(count):
@@ -432,7 +415,7 @@ def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n
             _add_rows(columns, total, (i * strips + strip,), filtered, rows + next_rows, near + far)
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINE)
 def _gather_column(columns, total, trace, index, fraction, weight, weighted, n):
     """Add arrivals of one column in a trace to image points."""
     for i in range(n):
@@ -460,7 +443,7 @@ def _filter_trace(columns, strips, traces, number, taps, lead, filtered):
         _convolve(columns, strips, trace, taps[band], lead, padded, filtered[begin : begin + samples * step])
 
 
-@njit(**_OPTIONS)
+@njit(**_INLINE)
 def _arrivals_in_trace(outward, back, bits, scale, samples, index, fraction):
     """Compute the samples of arrivals, and their parts at the next sample.
 
