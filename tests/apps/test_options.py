@@ -122,5 +122,5 @@ def test_the_command_has_each_option_with_its_help_and_default(name):
         parameter = asked.pop(each.name)
         assert parameter.opts == ["--" + each.name.replace("_", "-")] and not parameter.secondary_opts
         assert parameter.help and parameter.default == each.default
-    assert asked.keys() - {"help"} == {"ranks", "transport", "as_json", "quiet", "debug"}
+    assert asked.keys() - {"help"} == {"ranks", "transport", "as_json", "quiet", "log", "debug"}
     assert command.help

@@ -23,7 +23,6 @@ from collops.cli.console import Progress, console, show
 from collops.cli.launch import launch
 from collops.cli.streams import (
     BAD_INPUT,
-    LOG,
     OutputLostError,
     log_line,
     report,
@@ -145,7 +144,7 @@ def command_from(
         *, ranks: int | None, transport: str, as_json: bool, quiet: bool, log: str | None, debug: bool, **values: Any
     ) -> None:
         if log is not None:
-            os.environ[LOG] = log
+            os.environ["COLLOPS_LOG"] = log  # which the ranks inherit
         chosen = kind(**values)
         begin(chosen)
 
@@ -190,8 +189,8 @@ def with_world(
                 raise InputError(f"--ranks must be at least 1, not {ranks}")
             DEVICE_TRANSPORTS.check(transport)
             check_environment()
-            if (log := os.environ.get(LOG) or "text") not in ("text", "json"):
-                raise InputError(f"{LOG} must be text or json, not {log!r}")
+            if (log := os.environ.get("COLLOPS_LOG") or "text") not in ("text", "json"):
+                raise InputError(f"COLLOPS_LOG must be text or json, not {log!r}")
             if (launcher := started()) is None:
                 check()
                 if ranks is not None and ranks > 1:

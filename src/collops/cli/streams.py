@@ -20,8 +20,6 @@ from collops._launcher import started
 
 # Exit codes: invalid input; programs that SIGPIPE ends; I/O errors (EX_IOERR of ``sysexits.h``).
 BAD_INPUT, READER_GONE, _OUTPUT_LOST = 2, 141, 74
-LOG = "COLLOPS_LOG"
-"""The environment variable of ``--log``, which the ranks of a command inherit."""
 
 
 class OutputLostError(OSError):
@@ -86,7 +84,7 @@ def watched_streams() -> Iterator[None]:
 
 def logs_as_json() -> bool:
     """Return whether lines on standard error are JSON objects."""
-    return os.environ.get(LOG) == "json"
+    return os.environ.get("COLLOPS_LOG") == "json"
 
 
 def log_line(level: str, command: str, message: str, **values: Any) -> str:
