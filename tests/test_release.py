@@ -173,6 +173,12 @@ def test_recipes_get_the_hashes_of_built_files(tmp_path):
     assert "@SHA256" not in filled
     for name, times in (("collops-0.1.0.tar.gz", 3), ("collops_native-0.1.0.tar.gz", 2)):
         assert filled.count(hashlib.sha256(name.encode()).hexdigest()) == times
+    for name in ("collops", "collops-native"):
+        folder = tmp_path / "recipes" / "conda" / name
+        (path,) = re.findall(
+            r"^  path: (\S+\$\{\{ version \}\}\S+)", (folder / "recipe.yaml").read_text("utf-8"), re.MULTILINE
+        )
+        assert (folder / path.replace("${{ version }}", "0.1.0")).is_file()
     (tmp_path / "collops-0.1.0.tar.gz").unlink()
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert "must contain one source distribution of collops, not 0" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 import urllib.request
 
@@ -57,7 +58,9 @@ def run(comm, options, look=lambda: None, listener=None):
 def test_a_file_holds_the_numbers_of_the_job(comm, folder):
     target = folder / "job.prom"
     options = CommonOptions(out=str(folder / "out"), iterations=5, dtype="float64", metrics=str(target))
-    outcome, messages = run(comm, options)
+    during = []
+    outcome, messages = run(comm, options, lambda: comm.rank or during.append(samples(target.read_text())))
+    assert all(early["collops_iterations"] == 5 for early in during)  # written while the solver ran
     comm.barrier()
     found = samples(target.read_text())
     assert found["collops_iterations"] == found["collops_iteration_limit"] == 5
@@ -69,6 +72,15 @@ def test_a_file_holds_the_numbers_of_the_job(comm, folder):
         assert all(found[f"collops_messages_total {name}"] >= n > 0 for name, n in messages.counts().items())
         assert found.get("collops_messages_total allreduce", 0) == messages["allreduce"]
         assert found["collops_message_bytes_total"] >= messages.nbytes
+
+
+def test_a_file_that_is_lost_does_not_end_the_job(comm, folder):
+    if comm.rank == 0:
+        (folder / "gone").mkdir()
+    comm.barrier()
+    options = CommonOptions(out=str(folder / "out"), iterations=5, metrics=str(folder / "gone" / "job.prom"))
+    outcome, _ = run(comm, options, lambda: comm.rank or shutil.rmtree(folder / "gone"))
+    assert outcome.numbers["iterations"] == 5 and not (folder / "gone").exists()
 
 
 def test_a_port_of_localhost_answers_until_the_job_ends(comm, folder):
