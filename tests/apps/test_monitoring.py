@@ -79,7 +79,10 @@ def test_a_file_that_is_lost_does_not_end_the_job(comm, folder):
         (folder / "gone").mkdir()
     comm.barrier()
     options = CommonOptions(out=str(folder / "out"), iterations=5, metrics=str(folder / "gone" / "job.prom"))
-    outcome, _ = run(comm, options, lambda: comm.rank or shutil.rmtree(folder / "gone"))
+    listener = Listener()
+    outcome, _ = run(comm, options, lambda: comm.rank or shutil.rmtree(folder / "gone"), listener)
+    warnings = [warning for warning in listener.warnings if "can no longer be written: No such file" in warning]
+    assert len(warnings) == (comm.rank == 0)
     assert outcome.numbers["iterations"] == 5 and not (folder / "gone").exists()
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
-from typing import Any, Protocol
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
 
 from collops.apps.stages import local_stage
 from collops.comm import Communicator
@@ -25,16 +24,6 @@ _GAUGES = {
     "residual_norm": "Norm of the residual after these iterations.",
     "solver_seconds": "Seconds since the start of the solver.",
 }
-
-
-class Speaker(Protocol):
-    """Shows messages of a job."""
-
-    def note(self, text: str, **numbers: Any) -> None:
-        """Show a message; `numbers` are its values for structured logs."""
-
-    def warn(self, text: str) -> None:
-        """Show a warning."""
 
 
 class Metrics:
@@ -61,7 +50,9 @@ class Metrics:
 
 
 @contextmanager
-def open_metrics(target: str | None, labels: dict[str, str], comm: Communicator) -> Iterator[Metrics | None]:
+def open_metrics(
+    target: str | None, labels: dict[str, str], comm: Communicator, warn: Callable[[str], None]
+) -> Iterator[Metrics | None]:
     """Yield the metrics of a job on rank 0 if there is a `target`, a port of this host or a file; otherwise ``None``.
 
     Collective. Raises `InputError` if `prometheus_client` is missing, or if the port or the file cannot be used.
@@ -72,23 +63,34 @@ def open_metrics(target: str | None, labels: dict[str, str], comm: Communicator)
             with local_stage(comm):
                 if comm.rank == 0:
                     metrics = Metrics(labels, stack.enter_context(count_messages(records=False)))
-                    stack.callback(_publish(metrics, target))
+                    stack.callback(_publish(metrics, target, warn))
         yield metrics
 
 
-def _publish(metrics: Metrics, target: str) -> Callable[[], None]:
-    """Write the metrics to a file, or answer HTTP requests of this host; return what ends it."""
+def _publish(metrics: Metrics, target: str, warn: Callable[[str], None]) -> Callable[[], None]:
+    """Write the metrics to a file, or answer HTTP requests of this host; return the function that ends it."""
     try:
         from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
     except ImportError:
         raise InputError('--metrics needs prometheus_client: run pip install "collops[metrics]"') from None
     registry: Any = CollectorRegistry()
     registry.register(metrics)
+    lost = False
+
+    def rewrite() -> None:
+        nonlocal lost
+        try:
+            write_to_textfile(target, registry)
+        except OSError as problem:  # such as a full disk, which must not end the job
+            if not lost:
+                warn(f"--metrics {target} can no longer be written: {problem.strerror}")
+            lost = True
+
     try:
         if not target.isdigit():
             write_to_textfile(target, registry)
-            metrics.write = partial(_rewrite, write_to_textfile, target, registry)
-            return metrics.write
+            metrics.write = rewrite
+            return rewrite
         server, thread = start_http_server(int(target), addr=_LOCALHOST, registry=registry)
     except OSError as problem:
         raise InputError(f"--metrics {target}: {problem.strerror}") from None
@@ -101,18 +103,12 @@ def _publish(metrics: Metrics, target: str) -> Callable[[], None]:
     return stop
 
 
-def _rewrite(write: Callable[..., None], target: str, registry: Any) -> None:
-    # A file that could be written at the start: a full disk later must not end the job.
-    with suppress(OSError):
-        write(target, registry)
-
-
 class Monitor:
     """Shows the progress of a solver on rank 0: in place of a progress bar or beside it."""
 
-    def __init__(self, name: str, total: int, speaker: Speaker, metrics: Metrics | None, bar: Any) -> None:
+    def __init__(self, name: str, total: int, note: Callable[..., None], metrics: Metrics | None, bar: Any) -> None:
         self.display: Any = nullcontext() if bar is None else bar.display
-        self._name, self._total, self._speaker, self._metrics, self._bar = name, total, speaker, metrics, bar
+        self._name, self._total, self._note, self._metrics, self._bar = name, total, note, metrics, bar
         self._begun = time.monotonic()
         self._next_line, self._next_metrics = self._begun + _SECONDS_BETWEEN_LINES, self._begun
         if metrics is not None:
@@ -127,7 +123,7 @@ class Monitor:
 
     def announce(self, text: str) -> None:
         """Show a message, such as the name of a checkpoint."""
-        (self._speaker.note if self._bar is None else self._bar.announce)(text)
+        (self._note if self._bar is None else self._bar.announce)(text)
 
     def update(self, iteration: int, residual_norm: float | None) -> None:
         """Show an iteration."""
@@ -144,5 +140,5 @@ class Monitor:
             residual = "" if residual_norm is None else f", residual {residual_norm:.3e}"
             numbers = {"iteration": iteration, "residual_norm": residual_norm, "seconds": seconds}
             text = f"{self._name}: iteration {iteration} of {self._total}{residual}, after {seconds:.0f} s"
-            self._speaker.note(text, **numbers)
+            self._note(text, **numbers)
             self._next_line = now + _SECONDS_BETWEEN_LINES

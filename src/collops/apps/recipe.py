@@ -191,7 +191,7 @@ class Job(Generic[T]):
         from collops.solvers.driver import ProgressBar
 
         bar = ProgressBar(name, total) if self.listener.live else None
-        return Monitor(name, total, self.listener, self.metrics, bar)
+        return Monitor(name, total, self.listener.note, self.metrics, bar)
 
     def solve(
         self, method: Callable[..., SolverResult], operator: Any, data: Any, *, writes: int, **options: Any
@@ -413,7 +413,7 @@ def run_job(
     share_folders(comm, {"--out": folder} | ({"--checkpoint": Path(options.checkpoint)} if options.checkpoint else {}))
     engine = engine_of_ranks(options.engine, comm)
     labels = {"command": command, "ranks": str(comm.size), "engine": engine.name, "host": platform.node()}
-    with open_metrics(options.metrics, labels, comm) as metrics:
+    with open_metrics(options.metrics, labels, comm, listener.warn) as metrics:
         job = Job(options, comm, engine, listener, metrics)
         findings = run(job)
     with job.stage(f"writing results and figures to {folder}"):
