@@ -1,8 +1,8 @@
 """Solvers on JAX: the loop over all iterations as one compiled program, which can be differentiated.
 
 The program is traced from the unchanged method: ``init``, then a ``while_loop`` of ``step`` whose condition evaluates
-the method's tests on the device. The loop carries the arrays that pass from one iteration to the next, as a pytree. A
-program is cached with its operator, or with a preconditioner if any; their arrays are arguments of the program.
+the method's tests on the device. The loop carries the arrays that pass from one iteration to the next, as a pytree.
+Programs are cached per operator, or per preconditioner if there is one; arrays of both are arguments, not constants.
 """
 
 from __future__ import annotations
@@ -30,12 +30,21 @@ from collops.operators import LinearOperator
 from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_kept, working_dtype
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import Problem, Units, out_of_range, refuse_false_zero, traced_problem
+from collops.solvers.scaling import (
+    Problem,
+    Units,
+    is_ordinary_norm,
+    out_of_range,
+    refuse_false_zero,
+    starts_from_norm,
+    traced_problem,
+)
 from collops.solvers.state import carried, with_carried
 
 _STATUSES = list(Status)
 _SUCCESSFUL = [status for status in Status if status.successful]
 _CONTINUES, _AGAIN = -1, -2
+_SCALE_NOTHING, _SCALE_DATA, _SCALE_ALL = range(3)
 
 _programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
@@ -48,7 +57,7 @@ class TracedResult:
     x: Any
     iterations: Any  # number of iterations of x; 0-d
     residual_norms: Any  # before the first iteration and after each one; NaN after the last
-    code: Any  # the number of the status; 0-d
+    code: Any  # index of the status; 0-d
 
     @property
     def status(self) -> Status:
@@ -66,7 +75,7 @@ def can_be_compiled(method: Method, data: Array) -> bool:
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(data)):
         raise UnsupportedTypeError(
             f"{method.name} cannot be traced by JAX: call it outside of jit and grad, or use one of cg, minres, "
-            "bicgstab, cgls, lsqr, ista and fista"
+            "bicgstab, cgls, lsqr, lsmr, ista and fista"
         )
     return False
 
@@ -86,21 +95,25 @@ def solve_compiled(
     if run.niter > np.iinfo(np.int32).max:
         raise InputError(f"niter must be at most {np.iinfo(np.int32).max} for a compiled loop, not {run.niter}")
     traced = any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves((data, x0)))
-    options = _Options(run.niter, bool(run.verify), run.differentiate, traced)
-    outcome = _program(method, operator, data, x0, options)(data, x0)
-    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(outcome)):
-        x, iterations, rows, code, _, units = outcome
-        problem = Problem(method, operator, data, x0, Units(*units))
-        return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-    original, on_host = Problem(method, operator, data, x0), _OnHost.of(outcome)
-    measured = _shows_extremes(original, on_host)
-    if measured:
-        outcome = _program(method, operator, data, x0, options._replace(measured=True))(data, x0)
+    original = Problem(method, operator, data, x0)
+    # The first numbers of a run show whether it needs units, unless the host cannot read them.
+    scaled = _SCALE_ALL if traced else _SCALE_NOTHING if starts_from_norm(original) else _SCALE_DATA
+    while True:
+        options = _Options(run.niter, bool(run.verify), run.differentiate, scaled)
+        outcome = _program(method, operator, data, x0, options)(data, x0)
+        if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(outcome)):
+            x, iterations, rows, code, _, units = outcome
+            problem = Problem(method, operator, data, x0, Units(*units))
+            return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
         on_host = _OnHost.of(outcome)
+        needed = _needed_scaling(original, on_host, scaled)
+        if needed == scaled:
+            break
+        scaled = needed
     x, variance, units = outcome[0], outcome[4], on_host.units
     problem = Problem(method, operator, data, x0, units)
     if not units.trivial:
-        _check(original.within(units), x, on_host, measured)
+        _check(original.within(units), x, on_host, scaled == _SCALE_ALL)
     numbers = method.numbers(*on_host.rows.T)
     seconds = time.perf_counter() - begin
     state = SimpleNamespace(x=units.divided(x, method.degree("x")), variance=variance)
@@ -122,11 +135,11 @@ class _Options(NamedTuple):
     niter: int
     verify: bool
     differentiate: str
-    measured: bool  # whether the operator also has a unit
+    scaled: int  # _SCALE_NOTHING, _SCALE_DATA, or _SCALE_ALL for data and operator
 
 
 class _OnHost(NamedTuple):
-    """The numbers of a finished loop on the host; each is read once, which takes as long as a short iteration."""
+    """The numbers of a finished loop, copied to the host together, since each copy synchronises with the device."""
 
     iterations: int
     rows: np.ndarray  # one for the start and one for each iteration, float64
@@ -135,20 +148,25 @@ class _OnHost(NamedTuple):
 
     @classmethod
     def of(cls, outcome: Any) -> _OnHost:
-        _, iterations, rows, code, _, units = outcome
+        _, *numbers, _, units = outcome
+        for array in (*numbers, *units):
+            array.copy_to_host_async()
+        iterations, rows, code = map(np.asarray, numbers)
         done = int(iterations)
-        rows = np.asarray(rows).astype(np.float64)[: done + 1]
-        return cls(done, rows, _STATUSES[int(code)], Units(*np.asarray(units).tolist()))
+        return cls(done, rows.astype(np.float64)[: done + 1], _STATUSES[int(code)], Units(*map(float, units)))
 
 
-def _shows_extremes(problem: Problem, on_host: _OnHost) -> bool:
-    """Return whether the numbers of the first iterations show that the operator is outside the ordinary range."""
+def _needed_scaling(problem: Problem, on_host: _OnHost, scaled: int) -> int:
+    """Return what must be scaled, from the numbers of the first iterations of a run that scaled `scaled`."""
     method = problem.method
-    if method.degrees is None:
-        return False
+    if method.degrees is None or scaled == _SCALE_ALL:
+        return scaled
     first, *others = (method.numbers(*row) for row in on_host.rows[:2].tolist())
+    if scaled == _SCALE_NOTHING and not is_ordinary_norm(problem, float(method.residual_norm(first))):
+        return _SCALE_DATA
     pairs = [(first, None), *((now, first) for now in others)]
-    return any(out_of_range(method.magnitudes(*pair, None), problem.dtype) for pair in pairs)
+    extreme = any(out_of_range(method.magnitudes(*pair, None), problem.dtype) for pair in pairs)
+    return _SCALE_ALL if extreme else scaled
 
 
 def _check(problem: Problem, x: Any, on_host: _OnHost, measured: bool) -> None:
@@ -184,8 +202,8 @@ def _program(
     closed, shapes = jax.make_jaxpr(lambda data, x0: _run(method, operator, data, x0, run), return_shape=True)(data, x0)
     structure = jax.tree.structure(shapes)
     depends = any(isinstance(constant, core.Tracer) for constant in closed.consts)  # on values that are being traced
-    if depends and not run.measured:  # the host cannot read the numbers of the first iterations
-        return _program(method, operator, data, x0, run._replace(measured=True))
+    if depends and run.scaled != _SCALE_ALL:  # the host cannot read the numbers of the first iterations
+        return _program(method, operator, data, x0, run._replace(scaled=_SCALE_ALL))
     plain = closed if depends else lowered(closed)
     at_once = _compiled(plain, data.comm)
     derived = at_once if plain is closed else _compiled(closed, data.comm)
@@ -208,13 +226,15 @@ def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
 
 
 def _run(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
-    """Return solution, number of iterations, rows, number of the status, variances or ``None``, and the units of rows.
+    """Return solution, number of iterations, rows, status index, variances or ``None``, and the units of rows.
 
     To be traced.
     """
-    problem = traced_problem(Problem(method, operator, data, x0), measured=run.measured)
+    problem = Problem(method, operator, data, x0)
+    if run.scaled != _SCALE_NOTHING:
+        problem = traced_problem(problem, measured=run.scaled == _SCALE_ALL)
     x, *others = _differentiable(problem.method, problem.A, problem.y, problem.x0, run)
-    return problem.solution(x), *others, jnp.stack([problem.units.data, problem.units.operator])
+    return problem.solution(x), *others, () if problem.units.trivial else problem.units[:2]
 
 
 def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
@@ -227,7 +247,7 @@ def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Arra
         return x, iterations, rows, *others
 
     def iterated(_: Any, guess: Any) -> Any:
-        # JAX differentiates nothing inside: neither with respect to these nor to the arrays of the operator.
+        # `custom_root` does not differentiate this function.
         x, iterations, rows, code, variance = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         # Auxiliary results need derivatives, even if zero: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
@@ -268,7 +288,7 @@ def _loop(
     unroll: bool = False,
     verify: bool = False,
 ) -> Any:
-    """Return solution, number of iterations, rows, number of the status, and variances or ``None``.
+    """Return solution, number of iterations, rows, status index, and variances or ``None``.
 
     With `unroll`, derivatives pass through all iterations.
     """
@@ -330,9 +350,9 @@ def _loop(
 def _verification(
     method: Any, operator: LinearOperator, data: Array, x0: Array | None, state: Any, reference: Any, niter: int
 ) -> Callable[[Any, Any, Any], Any]:
-    """Return a function that measures the solution of a loop that ended with status number `ending`.
+    """Return a function that measures the solution of a loop that ended with the status index `ending`.
 
-    It returns the loop and the number of the status, or the number that requests a restart from the solution.
+    It returns the loop and a status index, or the number that requests a restart from the solution.
     """
 
     def check(loop: Any, ending: Any, attempts: Any) -> Any:
@@ -387,7 +407,7 @@ def _is_one_of(code: Any, statuses: Sequence[Status]) -> Any:
 
 
 def _code(method: Any, row: Any, first: Any) -> Any:
-    """Return the number of the status of the first test that passes."""
+    """Return the status index of the first test that passes, or the number that continues the loop."""
     now, first = method.numbers(*row), method.numbers(*first)
     code = jnp.asarray(_CONTINUES, np.int32)
     for test, status in reversed(method.possible_stops):

@@ -27,7 +27,15 @@ from collops.solvers.history import History, on_device, open_history
 from collops.solvers.method import MAX_RESTARTS
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import ROUNDING, SolverResult, Status
-from collops.solvers.scaling import Problem, data_units, measured_units, out_of_range, refuse_false_zero
+from collops.solvers.scaling import (
+    Problem,
+    data_units,
+    is_ordinary_norm,
+    measured_units,
+    out_of_range,
+    refuse_false_zero,
+    starts_from_norm,
+)
 
 __all__ = ["ProgressBar", "solve", "solver"]
 
@@ -244,7 +252,9 @@ def solve(
         check_count("lag", run.lag)
     comm = group_of(y)
     original = Problem(method, A, y, x0)
-    exponents = _agreed_start(original, run, comm)
+    # The first numbers of most runs show whether the data need a unit. A checkpoint contains numbers in known units.
+    measured_later = starts_from_norm(original) and run.checkpoint is None
+    exponents = _agreed_start(original, run, comm, measure=not measured_later)
     problem = original.within(data_units(y, exponents))
     parts = [part for part in (A, *parts) if part is not None]
     obstacle = _obstacle(run, y.engine, parts)
@@ -269,13 +279,14 @@ def solve(
     )
 
 
-def _agreed_start(problem: Problem, run: Run, comm: Communicator) -> list[int]:
-    """Return the exponents of data and starting point over all ranks. Collective: one small message.
+def _agreed_start(problem: Problem, run: Run, comm: Communicator, *, measure: bool) -> list[int]:
+    """Return the exponents of data and starting point over all ranks, if to `measure`. Collective: one small message.
 
     Raises InputError on every rank if options that determine the messages or the solution differ between ranks.
     """
     required = _same_on_all_ranks(problem.method, problem.A, problem.y, problem.x0, run)
-    return comm.agree("a solver's start", required, () if problem.method.degrees is None else problem.exponents())
+    exponents = problem.exponents() if measure and problem.method.degrees is not None else ()
+    return comm.agree("a solver's start", required, exponents)
 
 
 def _same_on_all_ranks(method: Any, A: LinearOperator, y: Array, x0: Array | None, run: Run) -> dict[str, Any]:
@@ -428,7 +439,7 @@ class _Loop:
         return Execution(problem.method, problem.A, self.history, f"eager: {obstacle}" if obstacle else "eager")
 
     def _attempt(self, first: bool) -> Status | None:
-        """Iterate until a test passes; return the status, or ``None`` if the operator is outside the ordinary range."""
+        """Iterate until a test passes; return the status, or ``None`` if data or operator need other units."""
         with self._execution() as execution:
             if self.history.count == 0:
                 self.history.record(self.state)
@@ -461,9 +472,15 @@ class _Loop:
         self.verified = None
 
     def _measure(self) -> None:
-        """Restart in units near the sizes of data and operator. Collective."""
-        units = measured_units(self.original, self.exponents)
-        self.watches, self.measured = False, units is not None
+        """Restart in units near the size of the data, or near the sizes of data and operator. Collective."""
+        units = None
+        if not self.exponents:
+            name = self.original.method.name
+            self.exponents = self.comm.agree("the size of the data", name, self.original.exponents())
+            units = data_units(self.original.y, self.exponents)
+        if units is None or units.trivial:
+            units = measured_units(self.original, self.exponents)
+            self.watches, self.measured = False, units is not None
         self.problem = self.problem if units is None else self.original.within(units)
         if self.checkpoints is not None:
             self.checkpoints.units = self.problem.units
@@ -484,7 +501,7 @@ class _Loop:
     def _iterate(self, execution: Execution) -> Status | None:
         """Run iterations until a test passes or the limit is reached, and return the status.
 
-        It is ``None`` if the numbers of the first iterations show that the operator is outside the ordinary range.
+        It is ``None`` if the first numbers show that data or operator are outside the ordinary range.
         """
         run, history, method = self.run_options, self.history, self.problem.method
         begin, first, iteration = self.reference, self.iterations, self.iterations
@@ -520,9 +537,10 @@ class _Loop:
                 self.bar.update(iteration, known if checked else None)
 
     def _shows_extremes(self, number: int, now: Any) -> bool:
-        before = None if number == 0 else self.history.numbers(0)
-        magnitudes = self.problem.method.magnitudes(now, before, self.state)
-        return out_of_range(magnitudes, self.problem.dtype)
+        method, before = self.problem.method, None if number == 0 else self.history.numbers(0)
+        if not self.exponents and number == 0 and not is_ordinary_norm(self.problem, method.residual_norm(now)):
+            return True
+        return out_of_range(method.magnitudes(now, before, self.state), self.problem.dtype)
 
     def _verified(self, status: Status) -> tuple[Status, bool]:
         """Compute the numbers of the solution; return its status, and whether a test fails. Collective."""

@@ -4,8 +4,9 @@ Krylov methods are homogeneous: dividing the data by a number divides the soluti
 number multiplies the solution by it. Scaling by a power of two is exact, so that the iterates are bitwise unchanged
 unless numbers would have underflowed or overflowed. Data and operators of ordinary size are not scaled.
 
-The driver determines the unit of the data before the first iteration. The numbers of the first iterations show whether
-an operator needs a unit (:meth:`Method.magnitudes`); the driver then measures it and restarts.
+The numbers of the first iterations show whether data or operator need a unit (:func:`is_ordinary_norm`,
+:meth:`Method.magnitudes`); the driver then measures them and restarts. If the first residual norm is not the norm of
+the data, their unit is determined before the first iteration.
 """
 
 from __future__ import annotations
@@ -242,6 +243,20 @@ def out_of_range(magnitudes: Sequence[float], dtype: np.dtype) -> bool:
         return False
     limit = 2 * _largest_magnitude(dtype)
     return not all(abs(magnitude) <= limit for magnitude in magnitudes)
+
+
+def starts_from_norm(problem: Problem) -> bool:
+    """Return whether the first residual norm of a run is the norm of all of its data; see :func:`is_ordinary_norm`."""
+    method = problem.method
+    if problem.A is None or problem.x0 is not None or problem.columns > 1 or getattr(method, "M", None) is not None:
+        return False
+    return method.degrees is not None and method.degree("x") == (1, -1) and problem.y.dtype.kind in "fc"
+
+
+def is_ordinary_norm(problem: Problem, norm: float) -> bool:
+    """Return whether data with this norm certainly need no unit; see :func:`data_units`."""
+    limit = _exponents(problem.y.dtype)[0]
+    return math.sqrt(problem.y.size) * 2.0**-limit <= norm <= 2.0**limit
 
 
 def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
