@@ -1,4 +1,4 @@
-"""Name pieces of a program by a label; open recordings collect the time of each passage."""
+"""Label parts of a program; open recordings collect the duration of each execution."""
 
 from __future__ import annotations
 
