@@ -17,6 +17,7 @@ NCCL = re.compile(
     r"(?:from|import) nccl\b|cupy\.cuda import nccl|cupy\.cuda\.nccl|\.nccl[A-Z]\w+\(|CDLL\([^)]*nccl"
     r"|\bnccl[A-Z]\w+\(|<nccl"  # device code
 )
+SPLIT = re.compile(r"\b\w*(?:comm|control)\.(?:Dup|Split|Split_type|Clone|Create|Create_group)\(")
 NVSHMEM = re.compile(r"^\s*(?:from|import) nvshmem\b|\bnvshmemx?_\w+\(|<(?:device/)?nvshmem", re.MULTILINE)
 
 
@@ -32,6 +33,11 @@ def modules(pattern: re.Pattern[str], ends: str = "py") -> set[str]:
 
 def test_one_module_imports_mpi():
     assert modules(MPI) == {"comm/mpi.py"}
+
+
+def test_few_modules_split_or_duplicate_communicators():
+    of_compat = {f"compat/pylops_mpi/{name}.py" for name in ("_arrays", "_grids")}
+    assert modules(SPLIT) == {"comm/mpi.py", "comm/world.py", "jax/communicators.py"} | of_compat
 
 
 def test_one_module_calls_nccl():

@@ -16,8 +16,8 @@ from collops.array.fused import (
     update_solution_and_direction,
 )
 from collops.array.index_scatter import IndexScatter
-from collops.array.io import load
 from collops.array.layout import Layout, StackedLayout
+from collops.array.loading import load
 from collops.array.regions import transfers
 from collops.array.stacked import StackedArray
 from collops.array.store import save

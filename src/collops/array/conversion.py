@@ -87,7 +87,7 @@ def from_global(
         else:
             part = current.to_host(part)
         part = part[layout.slices(comm.rank)]
-    return DistributedArray._made(layout, comm, _copied(part, element, engine))
+    return DistributedArray._uncompared(layout, comm, _copied(part, element, engine))
 
 
 def _from_root(
@@ -118,7 +118,7 @@ def _from_root(
     if global_array is None:
         root_engine = find_engine(engine_name)
         global_array = root_engine.xp.empty(source.local_shape(comm.rank), root_engine.dtype(as_dtype(name)))
-    return DistributedArray._made(layout, comm, moved(global_array, source, layout, comm))
+    return DistributedArray._uncompared(layout, comm, moved(global_array, source, layout, comm))
 
 
 def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) -> Layout:
@@ -200,7 +200,7 @@ def from_local(
         raise LayoutError("from_local takes a layout or a mask; pass the mask to the layout")
     with collective_errors(comm):
         _shape_of(local_array, comm)
-        x = DistributedArray._made(layout, comm, local_array)
+        x = DistributedArray._uncompared(layout, comm, local_array)
     compare_copies(x, groups=True)
     return x
 

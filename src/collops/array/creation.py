@@ -323,7 +323,7 @@ def _new_array(
         return StackedArray(parts)
     layout = as_layout(layout, comm)
     check_memory(layout, dtype, chosen)
-    return DistributedArray._made(layout, comm, make(chosen, layout, comm.rank, number))
+    return DistributedArray._uncompared(layout, comm, make(chosen, layout, comm.rank, number))
 
 
 def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, engine: Engine) -> StackedArray:

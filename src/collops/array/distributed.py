@@ -90,8 +90,8 @@ class DistributedArray(Array):
         compare_copies(self, groups=True)
 
     @classmethod
-    def _made(cls, layout: Layout, comm: Communicator, local_array: LocalArray) -> Self:
-        """Return an array of values made by this package: the constructor without the comparison of copies."""
+    def _uncompared(cls, layout: Layout, comm: Communicator, local_array: LocalArray) -> Self:
+        """Create an array without comparing replicas: the constructor for values that this package has computed."""
         array = _new(cls)
         array._fill(layout, comm, local_array)
         return array
@@ -324,7 +324,7 @@ class DistributedArray(Array):
         return self._in_layout(plan.extended, plan.fill(self.local_array, target))
 
     def gather(self, root: int | None = None) -> Any:
-        """Return the global array, in the engine's memory. Collective: one message, no metadata.
+        """Return the global array, in the engine's memory. Collective: at most one message, none if replicated.
 
         If the groups of a mask have independent values (:attr:`Layout.has_group_values`), each rank gets the array of
         its group.

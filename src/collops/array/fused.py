@@ -255,8 +255,7 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
     """Begin the message of :func:`dots`, and return the function that waits for it and returns the inner products.
 
     The arrays may be changed at once. Messages overlap with other work as described under
-    :meth:`collops.comm.Communicator.start_allreduce`; otherwise they are complete at once. Parameters and errors are as
-    for :func:`dots`. Collective.
+    :meth:`collops.comm.Communicator.start_allreduce`. Parameters and errors are as for :func:`dots`. Collective.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Layouts: which rank holds which part of a global array.
+"""Layouts of arrays and of stacks: which rank holds which part.
 
 A layout computes the shape and offset of every rank's part by arithmetic. Only :meth:`Layout.from_local` communicates.
 """

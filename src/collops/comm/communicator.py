@@ -1,4 +1,4 @@
-"""The communicator: one object for every collective and message, on any transport and in any memory."""
+"""The communicator: collectives, messages, subgroups and shared memory of a group of ranks, on any transport."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ class Communicator:
         Why these transports were chosen.
     failures : Failures or None
         The failure protocol of these ranks; ``None`` with a single rank.
+    calls : CallAgreement or None
+        Compares the calls of all ranks before they run, with ``COLLOPS_CHECK``; else ``None``.
+    ranks : tuple of int
+        The ranks in the world of these ranks; empty without `control`.
+    releases : list of callable
+        Free the resources of the communicator, collectively, once no rank can use it any more.
+    cache : dict
+        Values that other modules keep as long as the communicator exists.
 
     Examples
     --------
@@ -99,8 +107,8 @@ class Communicator:
         self.local_size = local_size
         self.nodes = tuple(range(self.size)) if nodes is None else nodes
         self.reasons = tuple(reasons)
-        self.ranks = tuple(ranks)  # in the world
-        self.releases = [] if releases is None else releases  # free the communicator's resources, collectively
+        self.ranks = tuple(ranks)
+        self.releases = [] if releases is None else releases
         self.calls = calls
         self._host = host
         self._device = device
@@ -109,7 +117,7 @@ class Communicator:
         self._pending: list[Pending] | None = None
         self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
         self._movers: dict[tuple[type, Any], tuple[Transport, Callable[..., Any]]] = {}
-        self.cache: dict[Any, Any] = {}  # of other modules, with the lifetime of this communicator
+        self.cache: dict[Any, Any] = {}
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
@@ -219,10 +227,11 @@ class Communicator:
     def start_allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Callable[[], Any]:
         """Start to reduce `x` over the ranks; return a function that waits for the result and returns it.
 
-        MPI reduces host arrays in the background, if the library makes progress without being called. With all other
-        transports, and for JAX arrays, the reduction is complete at once. Parameters and errors as for
-        :meth:`allreduce`. Do not change `x`, nor read or change `out`, before calling the function. Other calls may
-        come in between, in the same order on all ranks.
+        MPI reduces host arrays in the background, if the library makes progress without being called. NCCL enqueues
+        the reduction on the current stream. All other transports complete it before this method returns; for JAX
+        arrays it is part of the program at this point. Parameters and errors as for :meth:`allreduce`. Do not change
+        `x`, nor read or change `out`, before calling the function. Other calls may be made meanwhile, in the same order
+        on all ranks.
 
         Examples
         --------
@@ -342,8 +351,8 @@ class Communicator:
     def group(self) -> Iterator[None]:
         """Merge the calls inside: NCCL launches them at once, and no send waits for its receive.
 
-        Inside, arrays must be contiguous, and results are available at the end of the group. An exception in the group
-        does not wait for started messages, and closes the communicator.
+        Inside, arrays must be contiguous, and results are available at the end of the group. If the block raises after
+        a message was started, the started messages are abandoned and the communicator is closed.
         """
         if self._pending is not None:
             raise CommunicationError("groups cannot be nested")
@@ -483,8 +492,8 @@ class Communicator:
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Join the ranks that pass the same `color`, in the order of `key`, then of rank.
 
-        Equal calls return the same communicator; only the first makes one. A `color` is not negative; ``None`` joins no
-        one and returns ``None``.
+        Every call exchanges metadata; only the first of equal calls makes a communicator, which the others return. A
+        `color` is not negative; ``None`` joins no group and returns ``None``.
         """
         with self._rejecting("split"):
             color, key = None if color is None else operator.index(color), operator.index(key)
@@ -580,7 +589,10 @@ class Communicator:
         return self._begin(engine_of(array))
 
     def next_plan_tag(self) -> int:
-        """Return the number of a new exchange plan; all ranks create plans in the same order. Sends nothing."""
+        """Return the tag of a new exchange plan: its number modulo 32768. Sends nothing.
+
+        All ranks create plans in the same order.
+        """
         self._plans += 1
         return self._plans % FIRST_USER_TAG
 

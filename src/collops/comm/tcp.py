@@ -1,6 +1,6 @@
 """The part of mpi4py's interface that :mod:`collops.comm.mpi` uses, for ranks that were started without MPI.
 
-Messages are sent by TCP (:mod:`collops.comm.mesh`); :mod:`collops.comm.meeting` describes the rendezvous.
+Messages are sent by TCP (:mod:`collops.comm.mesh`); :mod:`collops.comm.bootstrap` describes how they connect.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def join() -> SimpleNamespace:
     """Connect to the other ranks, and return a substitute for ``mpi4py.MPI``. Collective at its first call.
 
     Raises `InputError` if the environment lacks rank and number of ranks, and the errors of
-    :func:`collops.comm.meeting.meet`.
+    :func:`collops.comm.bootstrap.connect_ranks`.
     """
     global joined  # noqa: PLW0603 (a process joins once)
     if joined is not None:
@@ -182,9 +182,9 @@ def join() -> SimpleNamespace:
             "COLLOPS_BOOTSTRAP needs the rank of this process and the number of ranks: start it by srun or torchrun, "
             f"or set RANK and WORLD_SIZE{'' if process is None else f', not {process.rank} and {process.ranks}'}"
         )
-    from collops.comm.meeting import meet  # a slow import that only ranks without MPI need
+    from collops.comm.bootstrap import connect_ranks  # a slow import that only ranks without MPI need
 
-    mesh = Mesh(process.rank, meet(address, process.rank, process.ranks))
+    mesh = Mesh(process.rank, connect_ranks(address, process.rank, process.ranks))
     register_at_exit(mesh.close)
     at_fork(partial(_leave, mesh))
     joined = SimpleNamespace(

@@ -710,4 +710,4 @@ def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None)
         return array
     if isinstance(layout, StackedLayout):
         return StackedArray([reinterpret(part, new, ranks) for part, new in zip(array.arrays, layout, strict=True)])
-    return DistributedArray._made(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))
+    return DistributedArray._uncompared(layout, ranks, array.local_array.reshape(layout.local_shape(ranks.rank)))

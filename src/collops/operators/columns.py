@@ -231,7 +231,7 @@ def column(block: Array, layout: Any, number: int) -> Any:
     """Return a column of a block as an array of `layout` (see :func:`column_layout`): a view if the engine has them."""
     if isinstance(block, StackedArray):
         return StackedArray([column(part, new, number) for part, new in zip(block.arrays, layout, strict=True)])
-    return DistributedArray._made(layout, block.comm, block.local_array[number])
+    return DistributedArray._uncompared(layout, block.comm, block.local_array[number])
 
 
 def _part(block: Any, begin: int, count: int) -> Any:
@@ -241,7 +241,7 @@ def _part(block: Any, begin: int, count: int) -> Any:
     if count == len(block.local_array):
         return block
     layout = block_layout(block.layout.drop(0), count)
-    return DistributedArray._made(layout, block.comm, block.local_array[begin : begin + count])
+    return DistributedArray._uncompared(layout, block.comm, block.local_array[begin : begin + count])
 
 
 def _columns(block: Any, layout: Any) -> list[Any]:
@@ -253,7 +253,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
     if isinstance(first, StackedArray):
         return StackedArray([_joined(parts) for parts in zip(*(array.arrays for array in arrays), strict=True)])
     locals_ = first.engine.xp.stack([array.local_array for array in arrays])
-    return DistributedArray._made(block_layout(first.layout, len(arrays)), first.comm, locals_)
+    return DistributedArray._uncompared(block_layout(first.layout, len(arrays)), first.comm, locals_)
 
 
 def _keep(image: Array, target: Any) -> None:

@@ -238,9 +238,9 @@ class OneRank:
         direction, layout, range = side
         comm = self.operator.comm
         memory = None if out is None else out.reshape(range.shape)
-        target = None if out is None else DistributedArray._made(range, comm, memory)
+        target = None if out is None else DistributedArray._uncompared(range, comm, memory)
         parts = None if squares is None else []
-        x = DistributedArray._made(layout, comm, source.reshape(layout.shape))
+        x = DistributedArray._uncompared(layout, comm, source.reshape(layout.shape))
         value = direction.with_squares(x, target, parts).local_array
         if squares is not None:
             squares += parts if value is memory else [(out, out)]

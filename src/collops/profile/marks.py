@@ -1,4 +1,4 @@
-"""Name pieces of a program by a label; open recordings collect the time of each passage."""
+"""Label parts of a program; open recordings collect the duration of each execution."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Mark:
 
 
 class Span(Mark):
-    """One passage through a marked piece of code, in nanoseconds of the host's clock."""
+    """One execution of a marked part of the program, in nanoseconds of the host's clock."""
 
     __slots__ = ("_ranges", "_stack", "begin", "device_begin", "device_end", "device_times", "end", "parent", "thread")
 

@@ -28,11 +28,11 @@ class Row:
     ranks : tuple of int
         The ranks that recorded this label.
     calls : tuple of int
-        Number of passages.
+        Number of executions.
     total : tuple of float
-        Time of all passages: measured by device events if there are any, else by the host's clock.
+        Time of all executions: measured by device events if there are any, else by the host's clock.
     host : tuple of float
-        Time of all passages on the host; less than `total` if work was only enqueued.
+        Time of all executions on the host; less than `total` if work was only enqueued.
     own : tuple of float
         `total` without the time of nested labels.
     share : float
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def mean(self) -> float:
-        """Mean time of a passage over all ranks."""
+        """Mean time of an execution over all ranks."""
         return sum(self.total) / sum(self.calls)
 
 
@@ -222,7 +222,7 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
     index_of: dict[Span, int] = {}
     for span in spans:
         parent = -1 if span.parent is None else index_of.get(span.parent, -1)
-        # A recursive function is one row: its inner passages are counted, but their time only once.
+        # A recursive function is one row: its inner executions are counted, but their time only once.
         recursive = parent >= 0 and labels[parent] == span.label
         index = index_of[span] = parent if recursive else indices.setdefault((parent, span.label), len(sums))
         if index == len(sums):

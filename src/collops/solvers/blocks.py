@@ -82,7 +82,9 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
     product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(precise, copy=False))
     product = product.reshape(len(product), *x.shape[1:])
     total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
-    return X._like(total) if same else DistributedArray._made(block_layout(X.layout.drop(0), len(total)), X.comm, total)
+    if same:
+        return X._like(total)
+    return DistributedArray._uncompared(block_layout(X.layout.drop(0), len(total)), X.comm, total)
 
 
 def factors(gram: Any) -> tuple[Any, Any, Any]:

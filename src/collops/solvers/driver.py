@@ -1,4 +1,4 @@
-"""The driver: one loop for all iterative methods, with callbacks, tolerances, history, progress and timing."""
+"""The driver of all methods: iterations, tests, verification and restarts, scaling, checkpoints, history, progress."""
 
 from __future__ import annotations
 

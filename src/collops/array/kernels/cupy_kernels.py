@@ -2,7 +2,7 @@
 
 Functions are looked up once for each element type, and arguments are arrays and NumPy scalars, which CuPy passes on
 without conversion. Results are made by ``cupy.ndarray``, which ``cupy.empty`` calls. No function synchronises with the
-device, and all can be captured in a CUDA graph.
+device, and all can be captured in a CUDA graph. Inner products can end with a sum over the ranks of a communicator.
 """
 
 from __future__ import annotations

@@ -5,14 +5,16 @@ piece it first computes the sample indices and weights of a trace, in a loop tha
 scatters into the trace. The finished trace is convolved while it is still in cache. Adjoint: a task is one piece of the
 image, which gathers from all traces in turn. No two tasks write the same memory.
 
-Times and weights on coarser nodes are interpolated first, a piece at a time; the adjoint interpolates once for all
-sources. Weights and bands are separate loops over a piece. A trace has one run of samples for each band, with its own
-wavelet; each arrival is added to the run of its band.
+Times and weights on coarser nodes are interpolated first, a piece at a time. The adjoint interpolates the tables of
+some receivers once for all sources, and the tables of sources again for each such batch of receivers. Weights and bands
+are separate loops over a piece. A trace has one run of samples for each band, with its own wavelet; each arrival is
+added to the run of its band.
 
 Forward and adjoint apply to batches of images (columns), and compute sample indices and weights once for all of them.
-Each point and each sample then has a value for each column, in one to four rows, the strips. Rows are as long as the
-tuple `columns`: the length is known at compile time, and a row is a SIMD vector. Several strips, and several traces at
-a time, hide the latency of loading, updating and storing a row, which is often the row of the previous update.
+Each point and each sample then has a value for each column. Columns are grouped into SIMD vectors of ``len(columns)``
+values, a number that is known at compile time; up to four such vectors (strips) are processed together. Several strips,
+and several traces at a time, hide the latency of loading, updating and storing a vector, which is often the vector of
+the previous update.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ from collops.seismic.kirchhoff.weights import Bands, Weights
 _configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
-_TRACES_AT_A_TIME = 4  # traces that the adjoint adds together to points of several columns
+_TRACES_AT_A_TIME = 4  # that the adjoint adds together to points of several columns; `_gather` is unrolled for it
 _RECEIVERS_AT_A_TIME = 32  # of the adjoint with coarse tables
 _PIECE = 512  # image points whose sample indices and weights are computed at a time
 _BLOCK = 1024  # image points of a task of the adjoint
-_PADDING = 16  # elements after a piece or a block, so that its arrays do not compete for the same cache lines
-_TAPS = 8  # taps of the wavelet that are applied at a time
+_PADDING = 16  # elements after a piece or a block, so that its arrays do not map to the same cache sets
+_TAPS = 8  # of the wavelet, applied at a time; `_convolve` is unrolled for it
 _PART = 2048  # samples that all taps are applied to at a time, in the L1 cache
 _GUARD = 2  # samples after a trace: zeros, or the arrivals that are omitted
 _ROW_BYTES = 64  # of a strip of columns: a SIMD vector
@@ -53,9 +55,9 @@ _FILTERED = 1 << 23  # bytes of filtered traces of several columns that the adjo
 _MIN_COLUMNS = 3  # minimum number of columns for which a row is faster than one column after the other
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
-# Allow contraction of products and sums only: other options change results or hide NaN.
+# Allow contraction of products and sums, and zeros without sign: other options change results or hide NaN.
 _OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
-_INLINE: dict = {"inline": "always", **_OPTIONS}  # the innermost loops are 3 % slower as functions
+_INLINE: dict = {"inline": "always", **_OPTIONS}  # the adjoint's innermost loops are slower as functions
 
 
 def _row_addition(typing, columns, target, target_rows, source, source_rows, factors):
@@ -137,7 +139,10 @@ _transpose: Any = intrinsic(_square_transposition)
 
 @njit(**_OPTIONS)
 def _convolve(columns, strips, trace, taps, lead, padded, result):
-    """Add traces, shifted by `lead` samples, correlated with taps whose number is a multiple of _TAPS."""
+    """Add to `result` the correlation of `trace`, delayed by `lead` samples, with `taps`.
+
+    The number of taps must be a multiple of `_TAPS`.
+    """
     size, step = trace.size, 1 if len(columns) == 1 else strips  # a compile-time constant for one column
     begin = lead * step * len(columns)
     padded[:begin] = 0
@@ -447,8 +452,8 @@ def _filter_trace(columns, strips, traces, number, taps, lead, filtered):
 def _arrivals_in_trace(outward, back, bits, scale, samples, index, fraction):
     """Compute the samples of arrivals, and their parts at the next sample.
 
-    Arrivals beyond the trace read the zeros after it. Values are stored without slopes, which halves the memory
-    traffic: the traces of a rank exceed its L2 cache, and every block of the image reads all of them.
+    Arrivals beyond the trace read the zeros after it. Differences of neighbouring samples are not stored, which halves
+    the memory traffic: the traces of a rank exceed its L2 cache, and every block of the image reads all of them.
     """
     fixed, real = outward.dtype.type, fraction.dtype.type
     shift, mask = fixed(bits), fixed((1 << bits) - 1)

@@ -176,10 +176,10 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
         return f"{iterations}, from the options"
     if not shares.argmin():
         job.listener.warn(
-            "no image of some traces predicts the held-out traces: the result is the adjoint image; "
+            "no image of some traces predicts the held-out traces: the result is the image after one iteration; "
             "check the velocity, the wavelet and the mute"
         )
-        return "1, the adjoint image: no image of other traces predicts the held-out traces"
+        return "1: no image of other traces predicts the held-out traces"
     why = "the maximum without --iterations" if iterations == ITERATIONS else "more would fit noise"
     unexplained = f"{100 * shares[iterations]:.3g} % of the held-out traces"
     return f"{iterations}, {why}: an image of other traces then leaves {unexplained} unexplained"

@@ -1,4 +1,4 @@
-"""A distributed survey: the shots of each rank, their traces, and the operator from an image to them."""
+"""A distributed survey: traces, grid, velocity, weights, the operator from an image to the traces, and output files."""
 
 from __future__ import annotations
 

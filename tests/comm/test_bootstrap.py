@@ -1,4 +1,4 @@
-"""How ranks without MPI meet while other programs connect to their ports, and what their connections carry."""
+"""How ranks without MPI connect while other programs connect to their ports, and what their connections carry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 import numpy as np
 import pytest
 
-from collops.comm import meeting, mesh
+from collops.comm import bootstrap, mesh
 from collops.comm.mesh import Mesh, TcpError
 from collops.comm.tcp import Group
 from collops.errors import CommunicationError, CommunicationTimeout, InputError, TransportError
@@ -78,7 +78,7 @@ class Ranks:
                 link.close()
 
     def start(self, rank, size=None):
-        links = self._pool.submit(meeting.meet, (HOST, self.port), rank, size or self.size)
+        links = self._pool.submit(bootstrap.connect_ranks, (HOST, self.port), rank, size or self.size)
         self._links.append(links)
         return links
 
@@ -91,7 +91,7 @@ def check_links(results):
             link.sendall(bytes([rank, other]))
     for rank, links in enumerate(results):
         for other, link in links.items():
-            assert meeting._read(link, 2, time.monotonic() + 10) == bytes([other, rank])
+            assert bootstrap._read(link, 2, time.monotonic() + 10) == bytes([other, rank])
 
 
 def test_other_programs_do_not_delay_the_ranks():
@@ -116,8 +116,8 @@ def test_other_programs_do_not_delay_the_ranks():
 
 def test_the_number_of_connections_without_proof_is_bounded(monkeypatch):
     """The oldest ones are closed, long before their time."""
-    monkeypatch.setattr(meeting, "MAX_STRANGERS", 4)
-    monkeypatch.setattr(meeting, "_STRANGER_SECONDS", 60.0)
+    monkeypatch.setattr(bootstrap, "MAX_STRANGERS", 4)
+    monkeypatch.setattr(bootstrap, "_STRANGER_SECONDS", 60.0)
     with Ranks(2) as ranks, ExitStack() as strangers:
         first = ranks.start(0)
         idle = [strangers.enter_context(closing(connected(ranks.port))) for _ in range(12)]
@@ -132,7 +132,7 @@ def both(first, second):
 
 
 def test_a_stranger_has_little_time_and_the_ranks_have_all_of_theirs(monkeypatch):
-    monkeypatch.setattr(meeting, "_STRANGER_SECONDS", 0.3)
+    monkeypatch.setattr(bootstrap, "_STRANGER_SECONDS", 0.3)
     with Ranks(2) as ranks:
         first = ranks.start(0)
         for said in (b"", b"collops tcp 2\n", b"collops tcp 2\n" + bytes(41)):
@@ -172,7 +172,7 @@ def test_a_proof_may_come_in_parts():
 
 def test_strangers_are_counted_when_ranks_are_missing(monkeypatch):
     monkeypatch.setenv("COLLOPS_TIMEOUT", "1")
-    monkeypatch.setattr(meeting, "_STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(bootstrap, "_STRANGER_SECONDS", 0.2)
     with Ranks(2) as ranks:
         first = ranks.start(0)
         text = r"rank 1 of 2 did not connect .*; 2 connections did not prove"
@@ -207,9 +207,9 @@ def test_a_long_announcement_of_rank_0_is_refused():
     """Nothing is read or allocated for it."""
     with Ranks(2) as ranks, socket.create_server((HOST, ranks.port)) as listener:
         second = ranks.start(1)
-        first = meeting._Meeting(0, 2, os.environ["COLLOPS_SECRET"].encode())
+        first = bootstrap._Bootstrap(0, 2, os.environ["COLLOPS_SECRET"].encode())
         connection, *_ = next(first.arrivals(listener, 1))
-        connection.sendall(struct.pack("!I", meeting.MAX_ADDRESS_BYTES + 1))
+        connection.sendall(struct.pack("!I", bootstrap.MAX_ADDRESS_BYTES + 1))
         with pytest.raises(CommunicationTimeout, match="rank 1 lost rank 0") as caught:
             second.result(10)
         assert "announced 67108865 bytes" in str(caught.value.__cause__)
@@ -219,7 +219,7 @@ def test_a_long_announcement_of_rank_0_is_refused():
 @pytest.mark.parametrize("size", [3, 4])
 def test_two_processes_of_one_rank_are_told_apart(monkeypatch, size):
     """Also where a rank is missing, which nobody then waits for until the deadline."""
-    monkeypatch.setattr(meeting, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(bootstrap, "_GRACE_SECONDS", 0.5)
     with Ranks(size) as ranks:
         begin = time.monotonic()
         started = [ranks.start(rank) for rank in (0, 1, 1)]
@@ -231,11 +231,11 @@ def test_two_processes_of_one_rank_are_told_apart(monkeypatch, size):
 
 @pytest.mark.parametrize("number", [0, 3])
 def test_a_number_that_no_other_rank_can_have_is_refused(monkeypatch, number):
-    monkeypatch.setattr(meeting, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(bootstrap, "_GRACE_SECONDS", 0.5)
     with Ranks(3) as ranks, socket.create_server((HOST, 0)) as listener:
         first = ranks.start(0)
         with closing(connected(ranks.port)) as connection:
-            other = meeting._Meeting(number, 3, os.environ["COLLOPS_SECRET"].encode())
+            other = bootstrap._Bootstrap(number, 3, os.environ["COLLOPS_SECRET"].encode())
             other.greet(connection, listener, 0)
             with pytest.raises(InputError, match=f"two processes were started as rank {number} of 3"):
                 first.result(20)

@@ -43,7 +43,7 @@ _Proof: TypeAlias = Generator[int, bytes, _Place]
 """Yields the number of bytes to read from the other end, repeatedly, and returns its rank, size and port."""
 
 
-def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.socket]:
+def connect_ranks(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.socket]:
     """Return the connections of this rank to all others. Collective.
 
     Raises `InputError` without a secret, or if two processes have one rank or ranks differ in their number;
@@ -55,18 +55,18 @@ def meet(address: tuple[str, int], rank: int, size: int) -> dict[int, socket.soc
             f"COLLOPS_BOOTSTRAP needs COLLOPS_SECRET, at least {_MIN_SECRET} secret characters, the same on all ranks: "
             "export COLLOPS_SECRET=$(openssl rand -hex 32) before starting the ranks"
         )
-    meeting = _Meeting(rank, size, secret)
+    bootstrap = _Bootstrap(rank, size, secret)
     try:
         if size > 1:
-            (meeting.follow if rank else meeting.lead)(*address)
+            (bootstrap.follow if rank else bootstrap.lead)(*address)
     except BaseException:
-        for connection in meeting.opened:
+        for connection in bootstrap.opened:
             connection.close()
         raise
-    return meeting.links
+    return bootstrap.links
 
 
-class _Meeting:
+class _Bootstrap:
     def __init__(self, rank: int, size: int, secret: bytes) -> None:
         self.rank = rank
         self.size = size
@@ -237,10 +237,10 @@ class _Candidate:
 class _Listener:
     """Accepts connections and checks many proofs concurrently; `refused` counts failed ones."""
 
-    def __init__(self, listener: socket.socket, meeting: _Meeting) -> None:
+    def __init__(self, listener: socket.socket, bootstrap: _Bootstrap) -> None:
         self.refused = 0
         self._listener = listener
-        self._meeting = meeting
+        self._bootstrap = bootstrap
         self._candidates: dict[int, _Candidate] = {}  # by file descriptor, the oldest first
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -284,7 +284,7 @@ class _Listener:
             return
         connection.setblocking(False)
         try:
-            candidate = _Candidate(connection, self._meeting.proof(connection, self._listener, False))
+            candidate = _Candidate(connection, self._bootstrap.proof(connection, self._listener, False))
         except OSError:
             connection.close()
             self.refused += 1
