@@ -21,6 +21,7 @@ from collops.apps.files import (
     write_result,
 )
 from collops.apps.options import CommonOptions
+from collops.apps.pictures import Panel, draw_panels
 from collops.apps.recipe import (
     Findings,
     Gradient,
@@ -134,6 +135,18 @@ def test_the_gradient_bounds_the_norm_and_has_the_step_of_cgls(comm):
     assert found.norm == pytest.approx(np.sqrt(image @ image / 13))
     assert found.step == pytest.approx(13 / (image @ image))
     assert largest_amplitude(np.array([-2.0 - comm.rank, 1.0]), comm) == 1 + comm.size
+
+
+@pytest.mark.serial
+def test_the_positions_of_panels_are_the_centres_of_cells(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.imshow", lambda self, image, **options: drawn.append((image.shape, options["extent"]))
+    )
+    panels = [Panel(np.zeros(shape), "", (0.0, 6.0, 10.0, 14.0), ("", ""), 1.0) for shape in ((4, 3), (1, 2))]
+    draw_panels(tmp_path / "image.png", panels, (1.0, 1.0))
+    # Four columns 2 apart and three rows 2 apart; a single column is one wide.
+    assert drawn == [((3, 4), (-1.0, 7.0, 15.0, 9.0)), ((2, 1), (-0.5, 6.5, 16.0, 8.0))]
 
 
 def test_idle_ranks_are_counted(comm):

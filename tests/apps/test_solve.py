@@ -12,7 +12,7 @@ import zarr
 from scipy.io import mmwrite
 
 from collops.apps import solve
-from collops.apps.recipe import run_job
+from collops.apps.recipe import Solution, run_job
 from collops.apps.solve import Options, draw, poisson
 from collops.errors import InputError
 from tests.apps.jobs import Listener
@@ -155,6 +155,15 @@ def test_preconditioners_solve_the_mesh(comm, folder, precondition, method):
         A = poisson(340, 0).matrix.toarray()
         scale = np.sqrt(np.diag(A)) if precondition == "jacobi" else np.ones(len(A))
         assert numbers["condition_number"] == pytest.approx(np.linalg.cond(A / scale / scale[:, None]), rel=0.05)
+
+
+@pytest.mark.serial
+def test_a_solution_to_rounding_needs_a_residual_or_a_gradient_within_the_tolerance():
+    residuals = np.array([1.0, 0.5])
+    solution = Solution(None, residuals, "least_squares_to_rounding", "eager", None, {"iteration": np.ones(1)}, None)
+    for residual, gradient, reached in ((0.5, 1e-7, True), (1e-7, 0.5, True), (0.5, 1e-5, False)):
+        message = solve._shortfall(Options(tol=1e-6), "lsqr", solution, residual, gradient)
+        assert (message is None) is reached
 
 
 def test_least_squares_and_metis(comm, folder):
