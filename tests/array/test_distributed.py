@@ -350,6 +350,7 @@ def test_check_replicated(comm):
     x = ca.ones(layout, comm=comm)
     x.check_replicated()
     ca.zeros((3, 2), comm=comm).check_replicated()
+    DistributedArray(layout, comm, np.full((3, 2), -0.0 if comm.rank else 0.0)).check_replicated()
     if comm.size == 1:
         return
     x.local_array[0, 0] += comm.rank == comm.size - 1
