@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps import recipe
+from collops.apps import recipe, stages
 from collops.apps.files import (
     Field,
     atomic,
@@ -45,6 +45,13 @@ def test_a_failure_on_one_rank_raises_on_all(comm, kind):
         if comm.rank == comm.size - 1:
             raise kind("the tape is torn")
     assert comm.size == 1 or caught.value.on_all_ranks
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch):
+    monkeypatch.setattr(stages, "available_memory", lambda processes=1: 100 // processes)
+    stages.check_memory(20, "arrays", "take fewer", processes=4)
+    with pytest.raises(InputError, match="take fewer"):
+        stages.check_memory(21, "arrays", "take fewer", processes=4)
 
 
 def test_a_successful_stage_sends_one_check(comm):
