@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import collops
+from collops.comm.agreement import collective_errors
 from collops.errors import CallMismatch, CommunicationError, InputError, LayoutError, UnsupportedTypeError
 
 
@@ -87,6 +88,13 @@ def test_all_ranks_raise_what_some_reject(comm, call, error):
             assert str(caught.value).startswith(("rank 0", "ranks 0"))
         assert in_step(comm)
     assert comm.failures is None or not comm.failures.attention
+
+
+def test_errors_of_files_are_shared_where_they_are_named(comm):
+    with pytest.raises(OSError, match="no such disk") as caught, collective_errors(comm, OSError):
+        if comm.rank == comm.size - 1:
+            raise OSError("no such disk")
+    assert caught.value.on_all_ranks  # type: ignore[attr-defined]
 
 
 def test_one_rejection_after_another(comm):
