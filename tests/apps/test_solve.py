@@ -190,6 +190,17 @@ def test_the_error_of_a_complex_solution(comm, folder):
     assert found["relative_error"] == pytest.approx(np.linalg.norm(x - 1) / np.sqrt(8), rel=1e-9)
 
 
+def test_a_complex_right_hand_side_of_a_real_matrix(comm, folder):
+    A = sp.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(9, 9))
+    truth = np.arange(9) + 1j * np.cos(np.arange(9))
+    path, data = written(comm, folder / "a.mtx", A.tocoo()), written(comm, folder / "b.mtx", (A @ truth)[:, None])
+    found = run(Options(matrix=path, rhs=data, partition="rows", tol=1e-12, out=str(folder / "out")), comm).numbers
+    assert (found["method"], found["status"]) == ("cg", "converged")
+    if comm.rank == 0:
+        result = zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")
+        np.testing.assert_allclose(np.asarray(result["solution"]), truth, atol=1e-9)
+
+
 def test_unusable_systems_raise(comm, folder):
     skew = written(comm, folder / "skew.mtx", sp.coo_array(np.array([[1.0, 2.0], [0.0, 1.0]])))
     with pytest.raises(InputError, match="needs a symmetric matrix"):

@@ -22,6 +22,10 @@ def wrong_counts(comm, here):
     comm.allgatherv(np.ones((2, 3)), [3] * comm.size if here else [2] * comm.size)
 
 
+def wrong_sum_of_counts(comm, here):
+    comm.alltoallv(np.ones(comm.size + here), [1] * comm.size, [1] * comm.size)
+
+
 def wrong_target(comm, here):
     comm.allreduce(np.ones(3), out=np.ones(4 if here else 3))
 
@@ -58,6 +62,7 @@ def wrong_metadata(comm, here):
 
 REFUSED = [
     (wrong_counts, LayoutError),
+    (wrong_sum_of_counts, LayoutError),
     (wrong_target, LayoutError),
     (wrong_start, LayoutError),
     (wrong_while_a_reduction_is_under_way, LayoutError),
