@@ -54,6 +54,11 @@ def test_packed_values_are_those_of_xarray(tmp_path, attributes):
     assert got.dtype == ("f8" if "add_offset" in attributes else "f4")
 
 
+def test_a_mark_of_either_sign_is_the_same_byte(stored, tmp_path):
+    array = stored(np.array([3, 254, 255], "u1"), _FillValue=-1, _Unsigned="true")
+    np.testing.assert_array_equal(files.decoded(array, tmp_path), [3, 254, np.nan])
+
+
 def test_truth_values_are_no_data(stored, tmp_path):
     stored(STORED > 3)
     with pytest.raises(InputError, match="holds bool: save real numbers"):

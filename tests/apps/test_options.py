@@ -50,6 +50,7 @@ class Options(CommonOptions):
         {"data_file": "a", "byte": 9},
         {"data_file": "a", "layers": 3},
         {"checkpoint": "c", "every": "10m", "resume": True},
+        {"metrics": "65535"},
     ],
 )
 def test_values_that_are_allowed(allowed):
@@ -69,6 +70,7 @@ def test_values_that_are_allowed(allowed):
         ({"kind": "green"}, "--kind must be one of red, blue, not 'green'"),
         ({"seed": -1}, "--seed must be zero or positive, not -1"),
         ({"out": ""}, "--out must name a folder, not ''"),
+        ({"metrics": "65536"}, "--metrics must be a file or a port from 1 to 65535, not '65536'"),
         (
             {"drawn": 3, "data_file": "a"},
             "--drawn is for synthetic data: omit it, or omit --data-file",

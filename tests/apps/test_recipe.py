@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.apps import recipe
+from collops.apps import recipe, stages
 from collops.apps.files import (
     Field,
     atomic,
@@ -21,6 +21,7 @@ from collops.apps.files import (
     write_result,
 )
 from collops.apps.options import CommonOptions
+from collops.apps.pictures import Panel, draw_panels
 from collops.apps.recipe import (
     Findings,
     Gradient,
@@ -44,6 +45,13 @@ def test_a_failure_on_one_rank_raises_on_all(comm, kind):
         if comm.rank == comm.size - 1:
             raise kind("the tape is torn")
     assert comm.size == 1 or caught.value.on_all_ranks
+
+
+def test_processes_of_a_machine_share_its_memory(monkeypatch):
+    monkeypatch.setattr(stages, "available_memory", lambda processes=1: 100 // processes)
+    stages.check_memory(20, "arrays", "take fewer", processes=4)
+    with pytest.raises(InputError, match="take fewer"):
+        stages.check_memory(21, "arrays", "take fewer", processes=4)
 
 
 def test_a_successful_stage_sends_one_check(comm):
@@ -134,6 +142,18 @@ def test_the_gradient_bounds_the_norm_and_has_the_step_of_cgls(comm):
     assert found.norm == pytest.approx(np.sqrt(image @ image / 13))
     assert found.step == pytest.approx(13 / (image @ image))
     assert largest_amplitude(np.array([-2.0 - comm.rank, 1.0]), comm) == 1 + comm.size
+
+
+@pytest.mark.serial
+def test_the_positions_of_panels_are_the_centres_of_cells(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.imshow", lambda self, image, **options: drawn.append((image.shape, options["extent"]))
+    )
+    panels = [Panel(np.zeros(shape), "", (0.0, 6.0, 10.0, 14.0), ("", ""), 1.0) for shape in ((4, 3), (1, 2))]
+    draw_panels(tmp_path / "image.png", panels, (1.0, 1.0))
+    # Four columns 2 apart and three rows 2 apart; a single column is one wide.
+    assert drawn == [((3, 4), (-1.0, 7.0, 15.0, 9.0)), ((2, 1), (-0.5, 6.5, 16.0, 8.0))]
 
 
 def test_idle_ranks_are_counted(comm):

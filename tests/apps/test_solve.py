@@ -12,7 +12,7 @@ import zarr
 from scipy.io import mmwrite
 
 from collops.apps import solve
-from collops.apps.recipe import run_job
+from collops.apps.recipe import Solution, run_job
 from collops.apps.solve import Options, draw, poisson
 from collops.errors import InputError
 from tests.apps.jobs import Listener
@@ -157,6 +157,15 @@ def test_preconditioners_solve_the_mesh(comm, folder, precondition, method):
         assert numbers["condition_number"] == pytest.approx(np.linalg.cond(A / scale / scale[:, None]), rel=0.05)
 
 
+@pytest.mark.serial
+def test_a_solution_to_rounding_needs_a_residual_or_a_gradient_within_the_tolerance():
+    residuals = np.array([1.0, 0.5])
+    solution = Solution(None, residuals, "least_squares_to_rounding", "eager", None, {"iteration": np.ones(1)}, None)
+    for residual, gradient, reached in ((0.5, 1e-7, True), (1e-7, 0.5, True), (0.5, 1e-5, False)):
+        message = solve._shortfall(Options(tol=1e-6), "lsqr", solution, residual, gradient)
+        assert (message is None) is reached
+
+
 def test_least_squares_and_metis(comm, folder):
     rng = np.random.default_rng(0)
     tall = sp.coo_array(rng.standard_normal((30, 12)) * (rng.random((30, 12)) < 0.5) + np.eye(30, 12))
@@ -179,6 +188,17 @@ def test_the_error_of_a_complex_solution(comm, folder):
     b = rows @ np.ones(8)
     x = b * (np.vdot(b, b) / np.vdot(b, rows @ b))
     assert found["relative_error"] == pytest.approx(np.linalg.norm(x - 1) / np.sqrt(8), rel=1e-9)
+
+
+def test_a_complex_right_hand_side_of_a_real_matrix(comm, folder):
+    A = sp.diags_array([-1.0, 3.0, -1.0], offsets=[-1, 0, 1], shape=(9, 9))
+    truth = np.arange(9) + 1j * np.cos(np.arange(9))
+    path, data = written(comm, folder / "a.mtx", A.tocoo()), written(comm, folder / "b.mtx", (A @ truth)[:, None])
+    found = run(Options(matrix=path, rhs=data, partition="rows", tol=1e-12, out=str(folder / "out")), comm).numbers
+    assert (found["method"], found["status"]) == ("cg", "converged")
+    if comm.rank == 0:
+        result = zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")
+        np.testing.assert_allclose(np.asarray(result["solution"]), truth, atol=1e-9)
 
 
 def test_unusable_systems_raise(comm, folder):

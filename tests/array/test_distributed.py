@@ -350,6 +350,7 @@ def test_check_replicated(comm):
     x = ca.ones(layout, comm=comm)
     x.check_replicated()
     ca.zeros((3, 2), comm=comm).check_replicated()
+    DistributedArray(layout, comm, np.full((3, 2), -0.0 if comm.rank else 0.0)).check_replicated()
     if comm.size == 1:
         return
     x.local_array[0, 0] += comm.rank == comm.size - 1
@@ -373,6 +374,12 @@ def test_plot(comm):
                 np.testing.assert_array_equal(axes.lines[0].get_ydata(), a.real)
             else:
                 np.testing.assert_allclose(axes.images[0].get_array(), np.abs(a) if np.iscomplexobj(a) else a)
+            # Boundaries lie halfway between the last element of a rank and the first of the next.
+            drawn = [line.get_xydata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+            ends = [sorted({*np.cumsum(sizes)} - {0, n}) for sizes, n in zip(layout.sizes, a.shape, strict=True)]
+            rows, columns = ends if a.ndim == 2 else ([], *ends)
+            assert sorted(y for _, y in drawn[: len(rows)]) == [end - 0.5 for end in rows]
+            assert sorted(x for x, _ in drawn[len(rows) :]) == [end - 0.5 for end in columns]
             plt.close(axes.figure)
     with pytest.raises(InputError, match="axes"):
         ca.zeros((2, 2, 2)).plot()

@@ -71,6 +71,14 @@ def test_sequential_and_parallel(comm):
     np.testing.assert_array_equal(from_own.reverse(dx, np.zeros(mine)), names)
 
 
+def test_elements_that_only_the_first_rank_names_twice(comm):
+    layout = Layout.split(6, comm.size)
+    names = np.array([1, 1, 4] if comm.rank == 0 else [0, 2])
+    scatter = IndexScatter(layout, names, 5, names[::-1], comm=comm)
+    added = scatter.forward(collops.from_global(np.arange(6.0), layout, comm=comm), np.zeros(5), "sum")
+    np.testing.assert_array_equal(added, [0, 4 + 1, 0, 0, 1] if comm.rank == 0 else [2, 0, 0, 0, 0])
+
+
 @pytest.mark.parametrize("transport", ["auto", "mpi"])
 def test_interleaved_shares_move_as_slices_and_without_temporaries(comm, transport):
     share = 4096 * comm.size

@@ -72,10 +72,10 @@ def test_statistics():
 
 def test_parts_of_a_stack_differ(comm):
     layout = Layout.split(6, comm.size)
-    stacked = StackedLayout([layout, StackedLayout([layout, layout])])
+    stacked = StackedLayout([layout, StackedLayout([layout, layout]), layout])
     x = ca.random(stacked, seed=5, comm=comm)
-    one, (two, three) = x.gather()
-    assert len({tuple(part) for part in (one, two, three)}) == 3
+    one, (two, three), four = x.gather()
+    assert len({tuple(part) for part in (one, two, three, four)}) == 4
     np.testing.assert_array_equal(ca.random(stacked, seed=5, comm=comm).gather()[0], one)
 
 

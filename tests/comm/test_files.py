@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from collops.comm.files import Lock, atomic, is_seen
+from collops.comm.files import Lock, atomic, atomic_together, is_seen
 
 pytestmark = pytest.mark.serial
 
@@ -181,6 +181,18 @@ def test_an_old_folder_returns_if_the_new_one_cannot_have_its_name(tmp_path, mon
         temporary.mkdir()
     assert os.listdir(path) == ["old"]
     assert os.listdir(tmp_path) == ["a.zarr"]
+
+
+def test_a_folder_of_another_writer_is_only_replaced_on_request(tmp_path, comm):
+    path = tmp_path / "a.zarr"
+    with pytest.raises(OSError, match="not empty"), atomic_together(path, comm, replace=False) as temporary:
+        temporary.mkdir()
+        (path / "theirs").mkdir(parents=True)
+    assert os.listdir(path) == ["theirs"]
+    assert os.listdir(tmp_path) == ["a.zarr"]
+    with atomic_together(path, comm) as temporary:
+        (temporary / "ours").mkdir(parents=True)
+    assert os.listdir(path) == ["ours"]
 
 
 def test_writers_that_begin_together_do_not_disturb_each_other(tmp_path, other):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import collops
+from collops.comm.agreement import collective_errors
 from collops.errors import CallMismatch, CommunicationError, InputError, LayoutError, UnsupportedTypeError
 
 
@@ -19,6 +20,10 @@ def own(comm):
 
 def wrong_counts(comm, here):
     comm.allgatherv(np.ones((2, 3)), [3] * comm.size if here else [2] * comm.size)
+
+
+def wrong_sum_of_counts(comm, here):
+    comm.alltoallv(np.ones(comm.size + here), [1] * comm.size, [1] * comm.size)
 
 
 def wrong_target(comm, here):
@@ -57,6 +62,7 @@ def wrong_metadata(comm, here):
 
 REFUSED = [
     (wrong_counts, LayoutError),
+    (wrong_sum_of_counts, LayoutError),
     (wrong_target, LayoutError),
     (wrong_start, LayoutError),
     (wrong_while_a_reduction_is_under_way, LayoutError),
@@ -87,6 +93,13 @@ def test_all_ranks_raise_what_some_reject(comm, call, error):
             assert str(caught.value).startswith(("rank 0", "ranks 0"))
         assert in_step(comm)
     assert comm.failures is None or not comm.failures.attention
+
+
+def test_errors_of_files_are_shared_where_they_are_named(comm):
+    with pytest.raises(OSError, match="no such disk") as caught, collective_errors(comm, OSError):
+        if comm.rank == comm.size - 1:
+            raise OSError("no such disk")
+    assert caught.value.on_all_ranks  # type: ignore[attr-defined]
 
 
 def test_one_rejection_after_another(comm):

@@ -41,6 +41,8 @@ def test_kernels_in_any_order_and_type(comm):
     assert op.dtype == np.complex64 and op.dottest()
     whole_numbers = Fredholm1(mine.round().astype(int), comm=comm)
     assert whole_numbers.dtype == np.float64 and whole_numbers.dottest()
+    counted = pylops.signalprocessing.Fredholm1((whole > 0).astype("f8"), dtype="f8")
+    check(Fredholm1(mine > 0, comm=comm), counted, comm, "f8")
     x = values(op.dims, "c16", 1)
     strided = zeros(op.domain, comm=comm, dtype="c16")
     strided.local_array = np.repeat(x, 2, axis=2)[op.domain.slices(comm.rank)[:1]][:, :, ::2]

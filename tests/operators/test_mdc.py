@@ -47,6 +47,12 @@ def test_mdc_in_every_layout(comm):
             check(MDC(mine, 7, 2, model=model, data=data, comm=comm), reference, comm, "f8")
 
 
+def test_a_kernel_with_all_frequencies(comm):
+    whole, mine = kernel(comm, 3, 4, "c16", (2, 0, 1, 1))
+    nt = 2 * len(whole) - 1
+    check(MDC(mine, nt, 1, comm=comm), pylops.waveeqprocessing.MDC(whole, nt, 1), comm, "f8")
+
+
 def test_messages_of_mdc(comm):
     _, mine = kernel(comm, 5, 4, "c16", (2, 0, 1, 1))
     for form, kind, number in (("replicated", "allgatherv", 1), ("split", "alltoallv", 2)):

@@ -329,6 +329,12 @@ def test_a_check_that_does_not_exist(comm, monkeypatch):
         check_level()
 
 
+def test_the_strictest_check_that_a_rank_asks_for_is_every_ranks(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    assert build(comm, "calls" if comm.rank == comm.size - 1 else "off").calls is not None
+
+
 def test_nothing_is_checked_by_default(comm):
     assert comm.calls is None
 

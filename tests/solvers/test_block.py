@@ -111,6 +111,32 @@ def test_an_ill_conditioned_matrix(comm):
     assert np.linalg.norm(matrix @ result.x.gather().T - data) <= 2e-8 * np.linalg.norm(data)
 
 
+@pytest.mark.parametrize("solver", [block_cg, block_cgls])
+@pytest.mark.parametrize("largest", [1.5, 6.0])
+def test_columns_of_sizes_far_apart(comm, solver, largest):
+    """Each has a unit of its own, also if the unit of the largest is 1, as of numbers from 1 to 2."""
+    values = np.linspace(1, 3, 6)
+    op, large, small = Diagonal(values, comm=comm), np.full(6, largest), np.linspace(1, 2, 6)
+    found = solver(op, [from_global(y, comm=comm) for y in (large, np.ldexp(small, -600))], rtol=1e-12)
+    assert found.status is Status.CONVERGED
+    x = found.x.gather()
+    assert_close(x[0], large / values)
+    assert_close(np.ldexp(x[1], 600), small / values)
+
+
+def test_norms_and_tolerances_of_a_small_column_are_in_its_unit(comm):
+    op, ones = Diagonal(np.linspace(1, 3, 6), comm=comm), collops.ones(6, comm=comm)
+
+    def solved(exponent: int):
+        small = from_global(np.ldexp(np.linspace(1, 2, 6), exponent), comm=comm)
+        # The first column begins at its solution.
+        return block_cg(op, [op @ ones, small], [ones, 0 * ones], rtol=0, atol=np.ldexp(0.5, exponent))
+
+    ordinary, far = solved(0), solved(-470)
+    assert (far.status, far.iterations) == (ordinary.status, ordinary.iterations) == (Status.CONVERGED, 2)
+    assert_close(np.ldexp(far.residual_norms, 470), ordinary.residual_norms)
+
+
 def test_columns_that_nearly_depend_on_each_other(comm):
     """The block has a full basis of nine unknowns after three iterations; one pass would take about fifteen."""
     matrix, data = random_matrix(30, 9, "f8", 3), random_matrix(6, 30, "f8", 4)

@@ -11,6 +11,7 @@ import pytest
 
 from collops import profile
 from collops.array import StackedArray, dots, from_global, zeros
+from collops.errors import InputError
 from collops.operators import BlockDiag, Diagonal
 from collops.solvers import CG, CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.driver import open_progress
@@ -131,6 +132,15 @@ def test_no_iterations(comm):
     assert result.iterations == 0 and result.status is Status.ITERATION_LIMIT
     assert_close(result.residual_norms, [np.linalg.norm(y)])
     assert_close(result.x.gather(), np.zeros(6))
+
+
+def test_a_start_of_some_ranks_only(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    y = from_global(np.arange(5.0), comm=comm)
+    op = Diagonal(np.linspace(1, 2, 5), y.layout, comm=comm)
+    with pytest.raises(InputError, match="a solver's start differs between ranks"):
+        cg(op, y, y if comm.rank == 0 else None)
 
 
 def test_what_a_result_says(comm):

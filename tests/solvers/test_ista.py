@@ -10,7 +10,16 @@ from pylops.optimization import sparsity
 from collops import profile
 from collops.array import Layout, StackedArray, from_global
 from collops.errors import InputError, LayoutError, NotFiniteError, UnsupportedTypeError
-from collops.operators import FFT, BlockDiag, Diagonal, LinearOperator, StackedBlockDiag, StackedVStack, VStack
+from collops.operators import (
+    FFT,
+    BlockDiag,
+    Diagonal,
+    Identity,
+    LinearOperator,
+    StackedBlockDiag,
+    StackedVStack,
+    VStack,
+)
 from collops.solvers import Status, fista, ista
 from collops.solvers.shrinkage import Percentile, find_threshold, shrink
 
@@ -163,6 +172,14 @@ def test_a_residual_that_increases(comm, mine, theirs):
     assert np.all(np.diff(result.residual_norms[:-1]) <= 0)
     fine = mine(op, yd, niter=50, alpha=step_size(serial), monitorres=True, tol=1e-3)
     assert fine.status is not Status.RESIDUAL_INCREASED or mine is fista
+
+
+@pytest.mark.parametrize("solver", [ista, fista])
+def test_a_residual_that_stays_does_not_increase(comm, solver):
+    op = Identity(5, comm=comm)
+    y = from_global(np.arange(5.0), op.range, comm=comm)
+    result = solver(op, y, eps=0.0, alpha=1.0, monitorres=True)
+    assert (result.status, result.iterations) == (Status.CONVERGED, 2)  # the second iteration changes nothing
 
 
 @pytest.mark.parametrize("dtype", ["f8", "c16"])

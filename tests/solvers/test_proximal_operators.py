@@ -408,6 +408,11 @@ def test_lifted_operators_of_pyproximal(comm):
         assert_close(mine.proxdual(xd, 0.4).gather(), theirs.proxdual(x, 0.4))
 
 
+def test_a_box_of_one_point(comm):
+    point = Box(1, 1).prox(split(vector("f8"), comm), 0.5)
+    np.testing.assert_array_equal(point.local_array, 1)
+
+
 def test_arguments_are_checked(comm):
     x = split(vector("c16"), comm)
     for wrong in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collops.array import from_global
+from collops.array import from_global, zeros
 from collops.operators import BlockDiag, Columns
 from collops.solvers import bicgstab, block_cg, block_cgls, cg, cgls, gmres, hybrid_lsqr, lsmr, lsqr, minres
 from tests.operators.problems import assert_close, vector
@@ -139,6 +139,20 @@ def test_squares_of_the_data_neither_underflow_nor_overflow(comm, solver, option
             assert_close(np.ldexp(found.real.astype("f8"), -exponent), wanted.real, **precision)
         np.testing.assert_allclose(np.ldexp(result.residual_norms[0], -exponent), expected.residual_norms[0], rtol=1e-2)
         np.testing.assert_allclose(np.ldexp(seen[0][1], -exponent), first[1], rtol=1e-1, atol=1e-2)
+
+
+@pytest.mark.parametrize("solver", [cg, cgls, lsqr, gmres])
+def test_a_starting_point_gives_the_unit_of_data_that_are_zero(comm, solver):
+    op = BlockDiag([np.diag(np.linspace(1, 3, ROWS))], comm)
+    start = np.linspace(2, 3, comm.size * ROWS)
+    expected = None
+    for exponent in (0, -700, 700):
+        x0 = from_global(np.ldexp(start, exponent), op.domain, comm=comm)
+        result = solver(op, zeros(op.range, comm=comm), x0, niter=30)
+        found = result.status, result.iterations, float(np.ldexp(result.residual_norms[0], -exponent))
+        expected = expected or found
+        assert found == expected and found[2] > 1
+        np.testing.assert_allclose(np.ldexp(result.x.gather(), -exponent), 0, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

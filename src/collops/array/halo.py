@@ -101,8 +101,7 @@ class HaloPlan:
         extent_box = tuple(slice(0, stop - start) for start, stop in region)
         for axis, (start, stop) in enumerate(region):
             # The array fills the indices from `low` to `high` of the extended block.
-            low = min(max(start, 0), stop) - start
-            high = max(low, min(stop, self.layout.shape[axis]) - start)
+            low, high = max(start, 0) - start, min(stop, self.layout.shape[axis]) - start
             for begin, end in ((0, low), (high, stop - start)):
                 if begin < end:
                     yield (*extent_box[:axis], slice(begin, end), *extent_box[axis + 1 :])

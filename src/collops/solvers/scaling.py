@@ -45,7 +45,7 @@ class Units(NamedTuple):
     @property
     def trivial(self) -> bool:
         """Whether all units are 1."""
-        return _is_one(self.data) and _is_one(self.operator)
+        return _is_one(self.data) and _is_one(self.operator) and self.columns is None
 
     @property
     def relative_columns(self) -> Any:
