@@ -57,14 +57,14 @@ JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
 
-# Steps of a migration, one by one, and the files of a job, which rank 0 writes. They take longest where more ranks than
-# cores do them; whole migrations, and all other applications, run on any number of ranks.
-ONLY_TO_THREE_RANKS = (
-    "tests/apps/test_outputs.py",
-    *(
-        f"tests/seismic/test_lsm_{name}.py"
-        for name in ("conditioning", "migrate", "regularisation", "split", "uncertainty")
-    ),
+# Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
+# where more ranks than cores do them; what divides its ranks into groups runs on four ranks as well.
+ONLY_TO_THREE_RANKS = ("tests/apps/test_outputs.py", "tests/seismic/", "tests/solvers/")
+ALSO_ON_FOUR_RANKS = (
+    "tests/seismic/test_kirchhoff_split.py",
+    "tests/seismic/test_lsm_job.py",
+    "tests/solvers/test_checkpoint.py",
+    "tests/solvers/test_counts.py",
 )
 
 
@@ -151,7 +151,12 @@ def pytest_collection_modifyitems(config, items) -> None:
     # Benchmarks and soak run what other tests run on any number of ranks.
     files = ("tests/bench/", "tests/soak/") if size > 2 else ()
     files += ONLY_TO_THREE_RANKS if size > 3 else ()
-    left_out = {item for item in items if item.get_closest_marker("serial") or item.nodeid.startswith(files)}
+    left_out = {
+        item
+        for item in items
+        if item.get_closest_marker("serial")
+        or (item.nodeid.startswith(files) and not item.nodeid.startswith(ALSO_ON_FOUR_RANKS))
+    }
     if "COLLOPS_ALL_CASES" not in os.environ:
         # Of a test with many cases 3 ranks run every third one, and 4 ranks another third. One and two ranks run all,
         # but two ranks only half of those of compiled solvers, which each of them compiles for itself.
@@ -159,8 +164,9 @@ def pytest_collection_modifyitems(config, items) -> None:
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for name, each in cases.items():
-            share = 3 if size > 2 else 2 if name.startswith("tests/solvers/test_jax") else 1
-            if len(each) > MAX_CASES_ON_ALL_RANKS:
+            compiled = name.startswith("tests/solvers/test_jax")
+            share = 3 if size > 2 else 2 if compiled else 1
+            if len(each) > (1 if compiled else MAX_CASES_ON_ALL_RANKS):
                 left_out.update(case for number, case in enumerate(each) if number % share != size % share)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))

@@ -256,7 +256,7 @@ def test_a_wrong_secret_is_refused_at_both_ends(monkeypatch):
 def test_sixteen_characters_are_a_secret(monkeypatch):
     monkeypatch.setenv("COLLOPS_SECRET", 15 * "s")
     with pytest.raises(InputError, match="at least 16 secret characters"):
-        meeting.meet((HOST, free_port()), 0, 2)
+        bootstrap.connect_ranks((HOST, free_port()), 0, 2)
     monkeypatch.setenv("COLLOPS_SECRET", 16 * "s")
     with Ranks(2) as ranks:
         check_links([links.result() for links in (ranks.start(0), ranks.start(1))])

@@ -13,6 +13,8 @@ from jax.extend.core import primitives
 import collops
 from collops import uncertainty
 
+pytestmark = pytest.mark.serial  # a rank computes its own products
+
 HIGHEST = jax.lax.Precision.HIGHEST
 RANDOM = np.random.default_rng(3)
 MATRIX = RANDOM.normal(size=(6, 6)).astype("f")
