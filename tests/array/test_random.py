@@ -79,6 +79,18 @@ def test_parts_of_a_stack_differ(comm):
     np.testing.assert_array_equal(ca.random(stacked, seed=5, comm=comm).gather()[0], one)
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_seeds_of_numpy(comm, stacked):
+    layout = Layout.split(7, comm.size)
+    layout = StackedLayout([layout]) if stacked else layout
+    expected = ca.random(layout, seed=3, comm=comm).gather()
+    for seed in (np.int64(3), np.uint8(3), np.array(3)):
+        np.testing.assert_array_equal(ca.random(layout, seed=seed, comm=comm).gather(), expected)
+    for seed in (3.0, None, "3", np.float64(3)):
+        with pytest.raises(InputError, match="seed must be an integer"):
+            ca.random(layout, seed=seed, comm=comm)
+
+
 def test_refusals(comm):
     with pytest.raises(InputError, match="uniform"):
         ca.random(3, kind="cauchy", comm=comm)

@@ -244,3 +244,6 @@ def test_dottest_finds_a_wrong_adjoint(comm, dtype):
     assert not wrong.dottest(raises=False)
     assert BlockDiag([matrix(3, 3, dtype, comm.rank)], comm).dottest()
     assert BlockDiag([matrix(3, 3, "f8", comm.rank)], comm).dottest(rtol=1e-14, seed=7)
+    for rtol in (np.nan, np.inf, -1e-3):
+        with pytest.raises(InputError, match="rtol must be a finite number"):
+            wrong.dottest(rtol=rtol)

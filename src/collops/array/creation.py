@@ -149,7 +149,7 @@ def random(
     Raises
     ------
     InputError
-        For another `kind`.
+        For another `kind`, or a `seed` that is not an integer.
     UnsupportedTypeError
         For integers and booleans.
 

@@ -12,6 +12,7 @@ References
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +45,7 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     if engine.dtype(np.uint64) != np.uint64:
         # JAX cannot compute the hash without jax_enable_x64.
         return engine.from_host(fill_random(find_engine("numpy"), layout, rank, dtype, kind, seed))
-    state = _mixed(seed & _WORD)
+    state = _mixed(_word(seed))
     count = layout.local_size(rank)
     dtype = engine.dtype(dtype)
     result = xp.empty(count, dtype)
@@ -66,7 +67,15 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
 
 def child_seed(seed: int, number: int) -> int:
     """Return the seed for part `number` of a stacked array."""
-    return _mixed((_mixed(seed & _WORD) + number + 1) & _WORD)
+    return _mixed((_mixed(_word(seed)) + number + 1) & _WORD)
+
+
+def _word(seed: Any) -> int:
+    # Integers of NumPy have 64 bits with a sign, which hold no mask of 64 ones.
+    try:
+        return operator.index(seed) & _WORD
+    except TypeError:
+        raise InputError(f"seed must be an integer, not {seed!r}") from None
 
 
 def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[Any]:

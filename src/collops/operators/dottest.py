@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from collops.array import Layout, StackedLayout, dots, random
 from collops.array.dtypes import is_half
 from collops.backend import engine as find_engine
-from collops.errors import CollopsError, UnsupportedTypeError, type_name
+from collops.errors import CollopsError, InputError, UnsupportedTypeError, type_name
 
 if TYPE_CHECKING:
     from collops.operators.base import LinearOperator
@@ -54,6 +55,8 @@ def dottest(
     ------
     CollopsError
         If the test failed; the message has both numbers.
+    InputError
+        If `rtol` is not a finite number of at least 0, or `seed` is not an integer.
 
     Examples
     --------
@@ -71,6 +74,8 @@ def dottest(
         dtype = dtype if dtype.kind == "V" else find_engine(engine).dtype(dtype)
         rounding = 2.0**-8 if dtype.kind == "V" else float(np.finfo(dtype).eps)  # bfloat16 has eight significant bits
         rtol = (8 if is_half(dtype) else 1000) * rounding
+    elif not 0 <= rtol < math.inf:
+        raise InputError(f"rtol must be a finite number of at least 0, not {rtol!r}")
     u = random(op.domain, comm=op.comm, dtype=dtype, engine=engine, seed=seed)
     v = random(op.range, comm=op.comm, dtype=dtype, engine=engine, seed=seed + 1)
     forward, adjoint = op.forward(u), op.adjoint(v)
