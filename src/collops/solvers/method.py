@@ -92,8 +92,9 @@ class Method:
     degrees : mapping of str to pair of float, optional
         For a method that is independent of the units of data and operator: the powers of both units in options and
         details; missing names have none. By default, the solution ``x`` is proportional to the data and to the inverse
-        of the operator, and the norm of the ``residual`` to the data. The driver then divides very small or large data
-        and operators by powers of two. ``None`` for other methods.
+        of the operator, and the norm of the ``residual`` to the data; without a starting point and a preconditioner its
+        first value must be the norm of the data. The driver then divides very small or large data and operators by
+        powers of two. ``None`` for other methods.
     always_measured : bool
         Whether the driver computes the residual of the last solution even if no test has passed: false if the method
         updates a residual vector, which stays close to the true residual.
