@@ -20,7 +20,7 @@ from collops.backend import engine as find_engine
 from collops.errors import InputError
 from collops.operators import VStack
 from collops.solvers import CGLS, solve
-from collops_bench.peers import why_missing, why_not_loaded
+from collops_bench.peers import why_no_mpi4jax
 from collops_bench.record import Measurement, check
 from collops_bench.timing import Plan, interleave
 
@@ -82,7 +82,7 @@ def _of_ranks(context: Context) -> _Programs:
         "collops in jax.jit": (lambda x: cj.allreduce(x, comm=comm), jax.jit),
     }
     missing = {}
-    if (reason := why_missing(context, _obstacle)) is not None:
+    if (reason := why_no_mpi4jax(context)) is not None:
         missing["mpi4jax"] = reason
     else:
         import mpi4jax
@@ -90,13 +90,6 @@ def _of_ranks(context: Context) -> _Programs:
 
         reductions["mpi4jax"] = (lambda x: mpi4jax.allreduce(x, op=MPI.SUM), jax.jit)
     return _Programs(comm.size, jax.device_put, reductions, "mpi4jax", missing)
-
-
-def _obstacle() -> str | None:
-    """Return why mpi4jax cannot be called here, or None; it must be built against the MPI of this program."""
-    if importlib.util.find_spec("mpi4jax") is None:
-        return "mpi4jax is not installed"
-    return why_not_loaded("mpi4jax")
 
 
 def _of_devices() -> _Programs:

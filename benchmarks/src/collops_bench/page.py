@@ -28,6 +28,7 @@ _TEMPLATE = Path(__file__).parent / "report.html"
 _FEW = 8  # rows up to which a table is open from the start
 _SUBJECTS = {
     "limits": "Limits of the machines",
+    "startup": "Start-up",
     "collectives": "Messages",
     "arrays": "Arrays",
     "operators": "Operators",
@@ -41,7 +42,7 @@ _SUBJECTS = {
     "robustness": "The cost of deadlines and agreements",
     "kill-runs": "Ranks that were killed",
 }
-_COLUMNS = ("program", "median", "range", "device", "paired difference", "ratio to peer", "figures")
+_COLUMNS = ("program", "median", "range", "CPU", "device", "paired difference", "ratio to peer", "figures")
 _BANDWIDTHS = ("bandwidth", "algorithm_bandwidth", "bus_bandwidth")
 _SHARES = ("of_copy", "of_memory_limit", "efficiency")
 
@@ -142,7 +143,7 @@ def _table(name: str, record: Record) -> dict[str, Any]:
         "few": len(all_values) <= _FEW,
         "count": len(groups),
         "head": [_COLUMNS[column] for column in filled],
-        "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 5],
+        "numbers": [number for number, column in enumerate(filled) if 1 <= column <= 6],
         "groups": [(work, [[row[column] for column in filled] for row in rows]) for work, rows in groups],
     }
 
@@ -151,21 +152,23 @@ def _rows(measurement: Measurement) -> list[list[str]]:
     rows = []
     peer = measurement.timings.get(measurement.peer) if measurement.peer is not None else None
     for program, timing in measurement.timings.items():
-        wall, device, paired = timing.wall, timing.clocks.get("device"), timing.clocks.get("difference")
+        wall, paired = timing.wall, timing.clocks.get("difference")
+        cpu, device = (timing.clocks.get(name) for name in ("cpu", "device"))
         ratio = peer.wall.median / wall.median if peer is not None and program != measurement.peer else None
         rows.append(
             [
                 program,
                 seconds_in_words(wall.median),
                 _range(wall),
+                "" if cpu is None else seconds_in_words(cpu.median),
                 "" if device is None else seconds_in_words(device.median),
                 "" if paired is None else f"{seconds_in_words(paired.median)} ({_range(paired)})",
                 _ratio(ratio),
                 _figures(measurement, program),
             ]
         )
-    rows += [[program, "not measured", "", "", "", "", why] for program, why in sorted(measurement.missing.items())]
-    return rows or [[name, "", "", "", "", "", _figures(measurement, name)] for name in measurement.figures]
+    rows += [[program, "not measured", "", "", "", "", "", why] for program, why in sorted(measurement.missing.items())]
+    return rows or [[name, "", "", "", "", "", "", _figures(measurement, name)] for name in measurement.figures]
 
 
 def _range(spread: Spread) -> str:

@@ -19,7 +19,17 @@ from collops.errors import CollopsError
 if TYPE_CHECKING:
     from collops_bench.registry import Context
 
-__all__ = ["BY_MPI", "PEER", "Peer", "load_peer", "why_missing", "why_no_petsc", "why_not_loaded"]
+__all__ = [
+    "BY_MPI",
+    "PEER",
+    "Peer",
+    "load_peer",
+    "why_missing",
+    "why_no_mpi4jax",
+    "why_no_petsc",
+    "why_no_pylops_mpi",
+    "why_not_loaded",
+]
 
 PEER = "PyLops-MPI"
 """Name of the peer in records."""
@@ -111,7 +121,7 @@ class Peer:
 
 def load_peer(context: Context) -> Peer | str:
     """Return the peer, or the reason why there is none. Collective."""
-    reason = why_missing(context, _obstacle)
+    reason = why_no_pylops_mpi(context)
     return _peer(context.engine.name, context.comm.size) if reason is None else reason
 
 
@@ -134,6 +144,28 @@ def why_no_petsc(context: Context) -> str | None:
     return why_missing(context, obstacle)
 
 
+def why_no_pylops_mpi(context: Context) -> str | None:
+    """Return why PyLops-MPI is not measured, or None. Collective."""
+
+    def obstacle() -> str | None:
+        if importlib.util.find_spec("pylops_mpi") is None:
+            return "pylops-mpi is not installed: pip install './benchmarks[peers]'"
+        if importlib.util.find_spec("mpi4py") is None:
+            return f"pylops-mpi {importlib.metadata.version('pylops-mpi')} needs mpi4py, which is not installed"
+        return why_not_loaded("pylops_mpi")
+
+    return why_missing(context, obstacle)
+
+
+def why_no_mpi4jax(context: Context) -> str | None:
+    """Return why mpi4jax, built against the MPI of this program, is not measured, or None. Collective."""
+
+    def obstacle() -> str | None:
+        return why_not_loaded("mpi4jax") if importlib.util.find_spec("mpi4jax") else "mpi4jax is not installed"
+
+    return why_missing(context, obstacle)
+
+
 @cache
 def _peer(engine: str, ranks: int) -> Peer:
     """Return the only peer of this process, since freeing its NCCL communicator would wait for all ranks."""
@@ -147,11 +179,3 @@ def why_not_loaded(module: str) -> str | None:
     except (AttributeError, ImportError, RuntimeError) as error:
         return f"{module.replace('_', '-')} does not load: {error}"
     return None
-
-
-def _obstacle() -> str | None:
-    if importlib.util.find_spec("pylops_mpi") is None:
-        return "pylops-mpi is not installed: pip install './benchmarks[peers]'"
-    if importlib.util.find_spec("mpi4py") is None:
-        return f"pylops-mpi {importlib.metadata.version('pylops-mpi')} needs mpi4py, which is not installed"
-    return why_not_loaded("pylops_mpi")

@@ -61,6 +61,7 @@ BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (
         Benchmark("limits", "Copies, a matrix product and messages: the limits of this machine."),
+        Benchmark("startup", "CPU time of collops --help and of imports, against the peers'."),
         Benchmark("arrays", "Dot products and x + 2y of distributed arrays."),
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
         Benchmark("robustness", "What deadlines and agreements add to a CGLS iteration."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "CHECKED_ITERATIONS",
     "ONE_REDUCTION",
     "agreement",
+    "environment_without_launcher",
     "fill",
     "largest_error",
     "messages_of_a_call",
@@ -138,3 +140,9 @@ def _pieces(xp: Any, size: int, first: int) -> Iterator[tuple[slice, Any]]:
     for start in range(0, size, _PIECE):
         stop = min(start + _PIECE, size)
         yield slice(start, stop), xp.arange(first + start, first + stop)
+
+
+def environment_without_launcher() -> dict[str, str]:
+    """Return the environment of this rank for a process that is not a rank, without the variables of collops."""
+    launchers = ("PMI", "OMPI_", "PRTE_", "SLURM_", "MPI_", "MV2_", "HYDRA_", "HYDI_", "FLUX_", "COLLOPS_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(launchers)}

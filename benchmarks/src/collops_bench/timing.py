@@ -37,6 +37,7 @@ CLOCKS = {
     "of a short solve, over the difference in iterations",
     "host": "host clock around the same batch, until the last call has returned, while the device may still work",
     "device": "events on the device's stream around the same batch, over the number of calls",
+    "cpu": "user and system time of a new process and the processes that it has started",
     "first": "host clock around the very first call, including compilation and connection",
     "whole": "host clock around a whole long solve, including set-up, over its iterations",
     "difference": "the wall time of this program minus the wall time of the reference program, in the same round; "

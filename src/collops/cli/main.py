@@ -89,7 +89,7 @@ class _Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help without importing a command."""
         listed = copy.copy(self)
-        listed.commands = {name: TyperCommand(name, help=summary_of(entry)) for name, entry in commands().items()}
+        listed.commands = {name: TyperCommand(name, short_help=summary_of(entry)) for name, entry in commands().items()}
         super(_Group, listed).format_help(ctx, formatter)
 
 
@@ -103,6 +103,8 @@ def application() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
+        rich_markup_mode=None,  # importing rich would take as long as importing typer
+        context_settings={"max_content_width": 120},
     )
     program.callback()(_collops)
     return program

@@ -14,6 +14,7 @@ import numpy as np
 import collops
 from collops.comm import alone
 from collops.errors import Interrupted
+from collops_bench.shared import environment_without_launcher
 from collops_bench.soak.cases.solvers import system
 from collops_bench.soak.draw import Draw, WrongAnswer, shared_folder
 
@@ -86,11 +87,13 @@ def _kill_and_resume(folder: Path, seconds: float, seed: int) -> None:
 
 
 def _started(command: list[str]) -> subprocess.Popen[str]:
-    # The program runs without a launcher: hide the launcher's environment from it.
-    foreign = ("PMI", "OMPI_", "PRTE_", "SLURM_", "MPI_", "MV2_", "HYDRA_", "COLLOPS_")
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return subprocess.Popen(
-        command, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment_without_launcher(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
