@@ -104,7 +104,7 @@ test: $(TEST)
 	@echo "All tests passed on $(RANKS) ranks."
 
 test-one-rank: $(TEST)
-	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
 
 fuzz: $(TEST)
 	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz
