@@ -396,6 +396,18 @@ def test_operators_far_from_one(comm, solver, scale):
     np.testing.assert_allclose(x[0] if solver is block_cgls else x, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("solver", [cg, cgls, lsqr])
+def test_data_far_from_one(comm, jax_double, solver):
+    """The first residual norm shows it, also if its square is 0 or infinite; a second program scales the data."""
+    diagonal = 1.0 + np.arange(7 * comm.size)
+    A = collops.Diagonal(collops.from_global(diagonal, comm=comm, engine="jax"))
+    for scale in (1.0, 1e-200, 1e200):
+        y = collops.from_global(np.full(len(diagonal), scale), A.range, comm=comm, engine="jax")
+        result = solver(A, y, niter=200)
+        assert result.status.successful and result.iterations > 2
+        np.testing.assert_allclose(np.asarray(result.x.gather()) / scale * diagonal, 1, atol=1e-3)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_derivatives_through_operators_far_from_one(comm, scale):
     """The normal equations of the derivative have the square of the operator."""

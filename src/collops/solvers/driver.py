@@ -280,7 +280,9 @@ def solve(
 
 
 def _agreed_start(problem: Problem, run: Run, comm: Communicator, *, measure: bool) -> list[int]:
-    """Return the exponents of data and starting point over all ranks, if to `measure`. Collective: one small message.
+    """Return the exponents of data and starting point over all ranks; none without `measure`.
+
+    Collective: one small message.
 
     Raises InputError on every rank if options that determine the messages or the solution differ between ranks.
     """

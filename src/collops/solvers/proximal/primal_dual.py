@@ -142,7 +142,7 @@ def primal_dual(
         The starting points, in the domain and in the range of `A`, and the vector of a linear term; `y0` and `z` are 0
         by default. For complex arrays, the real part of the product with `z` is used.
     tau, mu : float or sequence of float
-        Step sizes of x and y, or one an iteration. Convergence needs :math:`\tau \mu \lambda_{max}(A^H A) < 1`.
+        Step sizes of x and y, or one per iteration. It converges if :math:`\tau \mu \lambda_{max}(A^H A) < 1`.
     theta : float
         Extrapolation, 0 to 1; 0 is the method of Arrow and Hurwicz.
     gfirst : bool
