@@ -25,6 +25,9 @@ RANKS ?= 1 2 3 4
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Python compiles a module when it is first imported; of all that is installed, most never is.
+INSTALL := $(PIP) install --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(MPI),system)
 # The command line and the tests that start ranks themselves must take the same launcher.
@@ -138,21 +141,21 @@ $(BIN)/python:
 
 $(DEMO): $(BIN)/python pyproject.toml
 	@echo "Installing collops into $(VENV)"
-	@$(PIP) install --quiet --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
+	@$(INSTALL) --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
 	@touch $@
 
 $(DOCS): $(BIN)/python pyproject.toml benchmarks/pyproject.toml
 	@echo "Installing collops and what its documentation needs into $(VENV)"
-	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
+	@$(INSTALL) ./native --editable ".[$(EXTRA_MPI)docs]" --editable ./benchmarks $(MPI_PACKAGES)
 	@touch $@
 
 $(TEST): $(BIN)/python pyproject.toml benchmarks/pyproject.toml $(wildcard native/*.toml native/*.py native/*/*.py native/src/*) $(LOCK)
 	@echo "Installing collops and what its tests need into $(VENV)"
 ifdef LOCKED
-	@$(PIP) install --quiet --require-hashes --requirement $(LOCK)
-	@$(PIP) install --quiet --no-deps --no-build-isolation ./native --editable . --editable ./benchmarks
+	@$(INSTALL) --require-hashes --requirement $(LOCK)
+	@$(INSTALL) --no-deps --no-build-isolation ./native --editable . --editable ./benchmarks
 else
-	@$(PIP) install --quiet ./native --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
+	@$(INSTALL) ./native --editable ".[$(EXTRA_MPI)test]" --editable "./benchmarks[peers]" $(MPI_PACKAGES)
 endif
 	@touch $@
 
@@ -160,8 +163,8 @@ endif
 $(OLDEST): $(TEST)
 	@echo "Installing JAX 0.7.0 into $(@D)"
 	@rm -rf $(@D)
-	@$(PIP) install --quiet --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
-	@PYTHONPATH=$(abspath $(@D)) $(PIP) install --quiet --no-build-isolation --no-deps --target $(@D) ./native
+	@$(INSTALL) --no-deps --target $(@D) jax==0.7.0 jaxlib==0.7.0
+	@PYTHONPATH=$(abspath $(@D)) $(INSTALL) --no-build-isolation --no-deps --target $(@D) ./native
 	@touch $@
 
 # The tools that build wheels, and the headers of the oldest jaxlib.

@@ -58,9 +58,9 @@ if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
 
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
-# where more ranks than cores do them; what divides its ranks into groups runs on four ranks as well.
+# where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
 ONLY_TO_THREE_RANKS = ("tests/apps/test_outputs.py", "tests/seismic/", "tests/solvers/")
-ALSO_ON_FOUR_RANKS = (
+NOT_ON_THREE_RANKS = (
     "tests/seismic/test_kirchhoff_split.py",
     "tests/seismic/test_lsm_job.py",
     "tests/solvers/test_checkpoint.py",
@@ -150,24 +150,25 @@ def pytest_collection_modifyitems(config, items) -> None:
     size = collops.world().size
     # Benchmarks and soak run what other tests run on any number of ranks.
     files = ("tests/bench/", "tests/soak/") if size > 2 else ()
-    files += ONLY_TO_THREE_RANKS if size > 3 else ()
+    files += ONLY_TO_THREE_RANKS if size > 3 else NOT_ON_THREE_RANKS if size == 3 else ()
+    on_four_ranks = NOT_ON_THREE_RANKS if size > 3 else ()
     left_out = {
         item
         for item in items
         if item.get_closest_marker("serial")
-        or (item.nodeid.startswith(files) and not item.nodeid.startswith(ALSO_ON_FOUR_RANKS))
+        or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks))
     }
     if "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with many cases 3 ranks run every third one, and 4 ranks another third. One and two ranks run all,
-        # but two ranks only half of those of compiled solvers, which each of them compiles for itself.
+        # Of a test with many cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that 3 ranks
+        # leave out, or of compiled solvers, which each rank compiles for itself, a third. One rank runs all.
         cases: dict[str, list] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for name, each in cases.items():
             compiled = name.startswith("tests/solvers/test_jax")
-            share = 3 if size > 2 else 2 if compiled else 1
             if len(each) > (1 if compiled else MAX_CASES_ON_ALL_RANKS):
-                left_out.update(case for number, case in enumerate(each) if number % share != size % share)
+                thirds = (1, 2) if size == 2 and not compiled else (size % 3,)
+                left_out.update(case for number, case in enumerate(each) if number % 3 not in thirds)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MAX_RANKS_WITH_JAX:

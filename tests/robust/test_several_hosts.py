@@ -37,15 +37,19 @@ tests/exchange/test_forest.py::test_many_at_once_finish_in_any_order
 tests/array/test_redistribute.py
 tests/array/test_halo.py::test_corners_come_with_the_same_exchange
 tests/array/test_io.py::test_another_number_of_ranks
-tests/operators/test_csr.py
+tests/operators/test_csr.py::test_solvers_take_it
+tests/operators/test_csr.py::test_matrix_market
 tests/solvers/test_checkpoint.py::test_what_goes_on_ends_where_it_would_have[cgls]
 tests/solvers/test_checkpoint.py::test_on_another_number_of_ranks[cgls]
 tests/solvers/test_checkpoint.py::test_a_signal_to_one_rank_stops_all
 """
 JAX = """
-tests/jax/test_primitives.py::test_primitive
-tests/jax/test_primitives.py::test_dtypes[float64]
-tests/jax/test_starforest.py::test_transpose_of_bcast_is_reduce
+tests/jax/test_primitives.py::test_primitive[allreduce sum]
+tests/jax/test_primitives.py::test_primitive[bcast]
+tests/jax/test_primitives.py::test_primitive[allgatherv]
+tests/jax/test_primitives.py::test_primitive[alltoallv]
+tests/jax/test_primitives.py::test_primitive[neighbor_exchange]
+tests/jax/test_primitives.py::test_primitive[send and recv]
 tests/jax/test_redistribution.py::test_adjoint_is_the_way_back
 """
 PYTEST = """
@@ -62,10 +66,10 @@ def test_tests_pass(tests):
     if tests is JAX and importlib.util.find_spec("collops_native") is None:
         pytest.skip("the native library is not built: pip install ./native")
     environment = {"COLLOPS_EXAMPLES": "8", "COLLOPS_JAX_RANKS": "4", "COLLOPS_ALL_CASES": "1"}
-    done = hosts.run(PYTEST.format(tests=tests.split()), env=environment)
+    done = hosts.run(PYTEST.format(tests=tests.strip().splitlines()), env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"^(\d+) passed", done.stdout, re.MULTILINE)
-    assert passed is not None and int(passed[1]) >= len(tests.split())
+    assert passed is not None and int(passed[1]) >= len(tests.strip().splitlines())
     skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
     expected = ("ranks of one host", "ranks without MPI", "an all-to-all waits for all ranks")
     assert all(any(reason in line for reason in expected) for line in skipped), skipped

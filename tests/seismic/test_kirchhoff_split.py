@@ -92,7 +92,7 @@ def test_given_times(comm):
 
 def test_columns(comm):
     layout = Layout.split((13, 11), comm.size)
-    operator = Kirchhoff(**survey(shots=3), mode="analytic", comm=comm, layout=layout)
+    operator = Kirchhoff(**survey(shots=3), mode="analytic", comm=comm, layout=layout, antialias=True)
     images = [collops.random(layout, seed=number) for number in range(4)]
     columns = Columns(operator, len(images))
     for found, image in zip(Columns.split(columns @ Columns.join(images)), images, strict=True):
