@@ -11,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike, fspath
@@ -133,10 +134,10 @@ def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> 
 
     Parameters
     ----------
-    place : path or zarr.Group
+    location : path or zarr.Group
         The directory of the array or group, or a group that this function has opened.
     name : str
-        Path of a member below `place`.
+        Path of a member below `location`.
     mode : {"r", "r+"}
         Whether to read only, or to read and write.
 
@@ -149,12 +150,18 @@ def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> 
     """
     import zarr
 
-    if isinstance(location, zarr.Group):
-        # Opened by its path: as a member of the group it would have its own consolidated metadata.
-        path, kind = f"{location.path}/{name}".strip("/"), location.metadata.zarr_format
-        node = zarr.open(location.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
-    else:
-        node = zarr.open(fspath(location), path=name, mode=mode, use_consolidated=False)
+    with warnings.catch_warnings():
+        # Zarr 3.4 guesses what damaged metadata meant, and warns: values would come from other chunks.
+        warnings.filterwarnings("error", ".* is invalid: ", zarr.errors.ZarrUserWarning)
+        try:
+            if isinstance(location, zarr.Group):
+                # Opened by its path: as a member of the group it would have its own consolidated metadata.
+                path, kind = f"{location.path}/{name}".strip("/"), location.metadata.zarr_format
+                node = zarr.open(location.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
+            else:
+                node = zarr.open(fspath(location), path=name, mode=mode, use_consolidated=False)
+        except zarr.errors.ZarrUserWarning as problem:
+            raise ValueError(str(problem)) from None
     if mode == "r" and isinstance(node, zarr.Array):
         _check_chunks(node)
         from collops.array.blosc import guarded
