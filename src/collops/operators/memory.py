@@ -99,7 +99,7 @@ class Coefficients:
         return array
 
 
-def new_array(layout: Any, like: Array, dtype: DTypeLike) -> Any:
+def new_array(layout: Any, like: Array, dtype: DTypeLike) -> Array:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
