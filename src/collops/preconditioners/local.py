@@ -18,7 +18,7 @@ from collops.operators.base import AnyLayout, LinearOperator
 from collops.operators.local import applied_on_host
 from collops.operators.memory import filled
 
-Sparse: TypeAlias = Any
+SparseArray: TypeAlias = Any
 """A sparse matrix of SciPy, whose classes have no annotations."""
 
 Solve = Callable[[np.ndarray], np.ndarray]
@@ -67,7 +67,7 @@ class LocalSolve(LinearOperator):
         return solved
 
 
-def factorised(matrix: Sparse, kind: str = "lu", **options: Any) -> tuple[Solve, Solve]:
+def factorised(matrix: SparseArray, kind: str = "lu", **options: Any) -> tuple[Solve, Solve]:
     """Return functions that multiply by the inverse of a sparse matrix, or an approximation, and by its adjoint.
 
     Raises InputError for a singular matrix, a missing package or an unknown kind.
@@ -92,7 +92,7 @@ def factorised(matrix: Sparse, kind: str = "lu", **options: Any) -> tuple[Solve,
     return factors.solve, lambda y: factors.solve(y, "H")
 
 
-def _is_singular(matrix: Sparse, solve: Solve) -> bool:
+def _is_singular(matrix: SparseArray, solve: Solve) -> bool:
     """Return whether factors fail to reproduce a random solution, because their smallest pivot is a rounding error.
 
     Errors are compared after scaling columns to a largest entry of 1, since scales of unknowns do not matter.
@@ -104,12 +104,12 @@ def _is_singular(matrix: Sparse, solve: Solve) -> bool:
     return not np.linalg.norm(solution - expected) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(expected)
 
 
-def _symmetric_pattern(matrix: Sparse) -> bool:
+def _symmetric_pattern(matrix: SparseArray) -> bool:
     pattern = matrix.astype(bool)
     return (pattern != pattern.T).nnz == 0
 
 
-def _hierarchy(matrix: Sparse, options: dict[str, Any]) -> Solve:
+def _hierarchy(matrix: SparseArray, options: dict[str, Any]) -> Solve:
     if importlib.util.find_spec("pyamg") is None:
         raise InputError("local='amg' needs the package pyamg: install collops[amg], or choose 'lu' or 'ilu'")
     import pyamg

@@ -13,7 +13,7 @@ from collops.operators import CSRMatrix, VStack
 from collops.operators.base import LinearOperator
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.jacobi import jacobi
-from collops.preconditioners.local import LocalSolve, Sparse, check_matrix, factorised
+from collops.preconditioners.local import LocalSolve, SparseArray, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
 _ROWS, _MAX_AGGREGATES = 50, 2000  # default rows of an aggregate; maximum number of aggregates
@@ -86,7 +86,7 @@ def two_level(
     return smoother + prolongation @ LocalSolve(prolongation.domain, dtype, comm, factors) @ prolongation.H
 
 
-def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Sparse, Sparse]:
+def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[SparseArray, SparseArray]:
     """Return this rank's rows of P, and the entire matrix P^H A P, as SciPy arrays. Collective."""
     from scipy import sparse
 
@@ -94,12 +94,12 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Sparse, 
     counts = [int(count) for count in comm.allgather(np.array(labels.max(initial=-1) + 1))]
     total = sum(counts)
 
-    def rows(columns: np.ndarray, values: np.ndarray) -> Sparse:
+    def rows(columns: np.ndarray, values: np.ndarray) -> SparseArray:
         """Return a matrix with the same number of entries in each row."""
         starts = np.arange(len(columns) + 1) * columns.shape[1]
         return sparse.csr_array((values.reshape(-1), columns.reshape(-1), starts), shape=(len(columns), total))
 
-    def images(columns: np.ndarray, values: np.ndarray) -> Sparse:
+    def images(columns: np.ndarray, values: np.ndarray) -> SparseArray:
         """Return this rank's rows of the product of A with such a matrix. Collective."""
         return local @ rows(columns, values) + remote @ rows(A.forest.bcast(columns), A.forest.bcast(values))
 
@@ -136,7 +136,7 @@ def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
     return labels
 
 
-def _strong(matrix: Sparse) -> Sparse:
+def _strong(matrix: SparseArray) -> SparseArray:
     """Return the graph of the strong off-diagonal entries."""
     from scipy import sparse
 
@@ -147,7 +147,7 @@ def _strong(matrix: Sparse) -> Sparse:
     return sparse.csr_array(graph + graph.T)
 
 
-def _bisect(graph: Sparse, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
+def _bisect(graph: SparseArray, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
     """Partition the points of a graph into `count` parts of equal size, numbered from `first`."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 

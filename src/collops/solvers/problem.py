@@ -102,7 +102,7 @@ def check_preconditioner(M: LinearOperator | None, layout: AnyLayout) -> None:
         raise LayoutError(f"M must map arrays of the layout {layout} to arrays of the same layout, not {M!r}")
 
 
-def check_array(name: str, array: Array | None, layout: AnyLayout | None, *, optional: bool = False) -> None:
+def check_array(name: str, array: Array | None, layout: Any, *, optional: bool = False) -> None:
     """Raise UnsupportedTypeError or LayoutError unless an argument is a distributed array of this layout."""
     if optional and array is None:
         return

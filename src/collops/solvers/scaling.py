@@ -92,7 +92,7 @@ class Problem:
     """A method, its operator, data and starting point, in the units of the caller or in other units."""
 
     method: Method
-    A: Any
+    A: Any  # a LinearOperator, or None
     y: Array
     x0: Array | None
     units: Units = _NO_UNITS

@@ -8,7 +8,7 @@ import numpy as np
 
 from collops.backend import Engine, LocalArray, engine, is_traced
 from collops.solvers.problem import check_kept
-from collops.solvers.state import CONSTANT
+from collops.solvers.state import CONSTANT, Scalar
 
 __all__ = ["Schedule", "momenta"]
 
@@ -20,7 +20,7 @@ class Schedule:
     A recorded iteration reads the index from the device and increments it, so that every replay is identical.
     """
 
-    place: LocalArray
+    place: Scalar
     table: LocalArray = field(metadata=CONSTANT)
 
     @classmethod
@@ -30,7 +30,7 @@ class Schedule:
         table = numbers.astype(dtype) if is_traced(numbers) else engine.from_host(np.asarray(numbers, dtype))
         return cls(engine.xp.zeros((), dtype=engine.dtype(np.int64)), table)
 
-    def take(self) -> LocalArray:
+    def take(self) -> Scalar:
         """Return the number of this iteration as a 0-d array. Does not synchronise with the device."""
         number = self.table.take(self.place)
         self.place += 1
