@@ -103,19 +103,19 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[SparseAr
         """Return this rank's rows of the product of A with such a matrix. Collective."""
         return local @ rows(columns, values) + remote @ rows(A.forest.bcast(columns), A.forest.bcast(values))
 
-    places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
-    indicators = np.ones(places.shape, dtype)
+    indices = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
+    indicators = np.ones(indices.shape, dtype)
     inverse = sparse.diags_array(1 / local.diagonal())
     sums = abs(inverse) @ (abs(local).sum(axis=1) + abs(remote).sum(axis=1))
     norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
-    functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
+    functions = (rows(indices, indicators) - inverse * (4 / 3 / norm) @ images(indices, indicators)).tocsr()
     # Rows are padded with zeros to equal lengths, and exchanged like the ghosts' values.
     lengths = np.diff(functions.indptr)
     width = int(comm.allreduce(np.array(lengths.max(initial=1)), "max"))
     filled = np.arange(width) < lengths[:, None]
-    places, values = np.zeros(filled.shape, np.int64), np.zeros(filled.shape, dtype)
-    places[filled], values[filled] = functions.indices, functions.data
-    entries = (functions.conj().T @ images(places, values)).tocoo()
+    indices, values = np.zeros(filled.shape, np.int64), np.zeros(filled.shape, dtype)
+    indices[filled], values[filled] = functions.indices, functions.data
+    entries = (functions.conj().T @ images(indices, values)).tocoo()
     i, j, values = (comm.allgatherv(part) for part in (*map(np.int64, entries.coords), entries.data))
     return functions, sparse.csc_array((values, (i, j)), shape=(total, total))
 

@@ -165,8 +165,8 @@ def _local_gram(x: LocalArray, y: LocalArray, shape: tuple[int, ...]) -> LocalAr
         # All processors share the sum over long columns.
         return kernels_for(engine).dots([((a, b),) for a in x for b in y], dtype, True).reshape(shape)
     products_with_two = getattr(kernels_for(engine), "products_with_two", None)
-    if products_with_two is not None and (found := products_with_two(x, y)) is not None:
-        return found
+    if products_with_two is not None and (products := products_with_two(x, y)) is not None:
+        return products
     products = []
     for piece in pieces(engine, x.shape[1]):
         left, right = (part[:, piece].astype(dtype, copy=False) for part in (x, y))

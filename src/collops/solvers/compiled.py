@@ -109,7 +109,7 @@ def solve_compiled(
             x, iterations, rows, code, _, units = outcome
             problem = Problem(method, operator, data, x0, Units(*units))
             return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-        on_host = _OnHost.of(outcome)
+        on_host = _OnHost.from_outcome(outcome)
         needed = _needed_scaling(original, on_host, scaled)
         if needed == scaled:
             break
@@ -151,7 +151,7 @@ class _OnHost(NamedTuple):
     units: Units
 
     @classmethod
-    def of(cls, outcome: Any) -> _OnHost:
+    def from_outcome(cls, outcome: Any) -> _OnHost:
         _, *numbers, _, units = outcome
         for array in (*numbers, *units):
             array.copy_to_host_async()

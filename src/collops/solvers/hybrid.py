@@ -43,7 +43,7 @@ class HybridNumbers(NamedTuple):
     damp: Scalar
     change: Scalar  # norm of the change of the solution
     norm: Scalar  # norm of the solution minus the starting point
-    rest: Scalar  # norm of A^H u outside of V: 0 if further iterations would not change the solution
+    remainder: Scalar  # norm of A^H u outside of V: 0 if further iterations would not change the solution
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class HybridLSQR(Method):
         (lambda self, now, first: not_finite(now.residual, now.change), Status.NOT_FINITE),
         (lambda self, now, first: first.norm == 0, Status.EXACT_ZERO),
         (lambda self, now, first: now.change <= self.tol * now.norm, Status.CONVERGED),
-        (lambda self, now, first: now.rest == 0, Status.CONVERGED),
+        (lambda self, now, first: now.remainder == 0, Status.CONVERGED),
     )
 
     def init(self, A: LinearOperator, y: Array, x0: Array | None) -> HybridState:
@@ -136,7 +136,7 @@ class HybridLSQR(Method):
         return None if x is None else now._replace(residual=_norm(starting_point(A, y, x)[1]))
 
     def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
-        return () if before is not None or now.residual == 0 else (2 * log2(now.rest),)
+        return () if before is not None or now.residual == 0 else (2 * log2(now.remainder),)
 
     def suspect(self, now: HybridNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0:

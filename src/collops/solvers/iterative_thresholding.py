@@ -149,7 +149,7 @@ class IterativeThresholding(Method):
 
     def _begin(self, A: LinearOperator, y: Array, x0: Array | None, dtype: np.dtype) -> ThresholdingState:
         x, residual, image = starting_point(A, y, x0, dtype)
-        sums = StepSums.over(x, residual, width=3, kept=2)
+        sums = StepSums.over(x, residual, width=3, extra=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
         sums.combine()

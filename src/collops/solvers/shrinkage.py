@@ -55,11 +55,11 @@ class StepSums:
     memory: Any = field(metadata=SCRATCH)
 
     @classmethod
-    def over(cls, *arrays: Array, width: int, kept: int = 0) -> StepSums:
-        """Return `width` sums over arrays and `kept` other numbers, all 0. Collective for new layouts."""
+    def over(cls, *arrays: Array, width: int, extra: int = 0) -> StepSums:
+        """Return `width` sums over arrays and `extra` other numbers, all 0. Collective for new layouts."""
         engine = arrays[0].engine
         communicator, counted = joint_plan(*arrays)
-        values = engine.xp.zeros(width + kept, dtype=engine.dtype(np.float64))
+        values = engine.xp.zeros(width + extra, dtype=engine.dtype(np.float64))
         return cls(values, width, counted, engine, communicator, step_kernels_for(engine).scratch())
 
     def put(self, index: int | slice, value: LocalArray) -> None:

@@ -156,7 +156,7 @@ class Selection:
 
     def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
-        selected = self.found()
+        selected = self.element()
         self._next[0] = np.inf
         for array in values:
             for (piece,) in _pieces(array):
@@ -164,13 +164,13 @@ class Selection:
                 self._next[0] = np.min(size, where=size > selected, initial=self._next[0])
         return self._next
 
-    def found(self) -> Scalar:
+    def element(self) -> Scalar:
         """Return the element."""
         return np.array(self._prefix, self._integer).view(self._dtype)[()]
 
     def interpolated(self, fraction: float) -> Scalar:
         """Interpolate between the selected element and the next one by a fraction."""
-        selected = self.found()
+        selected = self.element()
         if self._equal_after > 0 or not fraction:
             return selected
         return selected + (self._next[0] - selected) * self._dtype.type(fraction)

@@ -59,7 +59,7 @@ class Trial(NamedTuple):
 
     value: float
     slope: float
-    kept: tuple[Any, ...]
+    data: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Descent(Method):
             squares[1:] = real_products((g, g))
         return point, scales, squares
 
-    def at(self, x: Array, scales: Scales) -> Point:
+    def evaluated(self, x: Array, scales: Scales) -> Point:
         """Evaluate the problem. Collective."""
         return self._point(x, self.problem.residual(x), scales)
 
@@ -165,7 +165,7 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
             c1=_SUFFICIENT_DECREASE,
             c2=_CURVATURE,
         )[0]
-    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).kept)
+    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).data)
 
 
 def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, tuple[Any, ...] | None]:
@@ -177,7 +177,7 @@ def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, tu
     for halvings in range(_MAX_HALVINGS):
         trial = evaluate(0.5**halvings)
         if trial.value <= value + _SUFFICIENT_DECREASE * trial.slope:
-            return 0.5**halvings, trial.kept
+            return 0.5**halvings, trial.data
     return 0.0, None
 
 

@@ -57,7 +57,7 @@ class GaussNewton(Descent):
         slope = scales.gradient * real_products((direction, state.gradient))[0]
 
         def trial(step: float) -> Trial:
-            point = self.at(axpby(step * scales.residual, direction, 1.0, state.x), scales)
+            point = self.evaluated(axpby(step * scales.residual, direction, 1.0, state.x), scales)
             r, g = point.residual, point.gradient
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, scales.gradient * slope, (point, rho, gg))

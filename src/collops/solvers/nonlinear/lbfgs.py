@@ -127,7 +127,7 @@ class LBFGS(Descent):
     def _trial(self, state: LBFGSState, direction: Array, step: float) -> Trial:
         """Evaluate a step. All inner products of an iteration share one message."""
         scales = Scales(state.unit, state.gradient_unit)
-        point = self.at(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), scales)
+        point = self.evaluated(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), scales)
         s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]

@@ -54,7 +54,7 @@ class ADMM(Splitting):
         image = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
         Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
-        sums = StepSums.over(z, x, width=3, kept=1)
+        sums = StepSums.over(z, x, width=3, extra=1)
         return self.started(A, ADMMState(x, z, zeros_like(z), image, axpby(1.0, Ax, -1.0, z), None, None, sums))
 
     def step(self, A: LinearOperator | None, state: ADMMState) -> ADMMState:

@@ -71,7 +71,7 @@ class PrimalDual(Splitting):
         x, image = y, new_array(A.range, y, y.dtype)  # x0 is the starting point of the dual variable
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         gradient = scratch_array(A.domain, x, x.dtype)
-        sums = StepSums.over(x, dual, width=3, kept=1)
+        sums = StepSums.over(x, dual, width=3, extra=1)
         return self.started(A, PrimalDualState(x, dual, x.copy(), image, gradient, None, sums, 0))
 
     def step(self, A: LinearOperator, state: PrimalDualState) -> PrimalDualState:

@@ -63,7 +63,7 @@ class ProximalGradient(Splitting):
         state = ProximalGradientState(
             x,
             ahead=x.copy() if accelerated else None,
-            sums=StepSums.over(x, width=3, kept=1),
+            sums=StepSums.over(x, width=3, extra=1),
             excess=StepSums.over(x, width=1) if searching else None,
             momenta=Schedule.from_numbers(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
             tau=self.tau,
