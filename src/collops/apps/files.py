@@ -27,6 +27,7 @@ from collops.errors import ARGUMENT_ERRORS, InputError
 from collops.limits import free_room, in_words
 
 if TYPE_CHECKING:
+    from collops.array import DistributedArray
     from collops.comm import Communicator
 
 __all__ = [
@@ -253,7 +254,7 @@ class Field(NamedTuple):
     False
     """
 
-    values: Any
+    values: np.ndarray | DistributedArray
     dimensions: tuple[str, ...]
     unit: str
     is_coordinate: bool = False
@@ -353,7 +354,7 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
 
     # Align blocks with chunks, so that each chunk is written by one rank.
     aligned = {name: _in_chunks(field.values, comm) for name, field in fields.items()}
-    regions: dict[str, tuple[Any, np.ndarray]] = {}  # the region that this rank writes, and its values
+    regions: dict[str, tuple[tuple[slice, ...], np.ndarray]] = {}  # the region that this rank writes, and its values
     for name, (values, _) in aligned.items():
         if not isinstance(values, np.ndarray):
             if values.local_array.size:
@@ -390,7 +391,7 @@ def write_result(path: Path, comm: Communicator, fields: Mapping[str, Field], at
     return path
 
 
-def _in_chunks(values: Any, comm: Communicator) -> tuple[Any, int]:
+def _in_chunks(values: np.ndarray | DistributedArray, comm: Communicator) -> tuple[np.ndarray | DistributedArray, int]:
     """Return an array whose blocks are whole chunks, and the rows of a chunk. Collective."""
     from collops.array import DistributedArray, Layout
 

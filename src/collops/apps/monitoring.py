@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from collops.apps.stages import local_stage
@@ -107,7 +107,7 @@ class Monitor:
     """Shows the progress of a solver on rank 0: in place of a progress bar or beside it."""
 
     def __init__(self, name: str, total: int, note: Callable[..., None], metrics: Metrics | None, bar: Any) -> None:
-        self.display: Any = nullcontext() if bar is None else bar.display
+        self.display: AbstractContextManager[object] = nullcontext() if bar is None else bar.display
         self._name, self._total, self._note, self._metrics, self._bar = name, total, note, metrics, bar
         self._begun = time.monotonic()
         self._next_line, self._next_metrics = self._begun + _SECONDS_BETWEEN_LINES, self._begun

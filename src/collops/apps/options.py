@@ -285,7 +285,7 @@ def _option_name(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
-def check_must(options: Any) -> None:
+def check_must(options: object) -> None:
     """Raise `InputError` unless every field of a dataclass of options meets the requirements of its annotation."""
     for name, requirements in _requirements(type(options)).items():
         value = getattr(options, name)

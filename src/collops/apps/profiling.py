@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collops import profile
+from collops.array import Array
 from collops.operators import LinearOperator
 
 _MODELLING, _COMMUNICATION = "modelling", "communication"
@@ -18,11 +17,11 @@ class Modelling(LinearOperator):
         self._operator = operator
         self.clinear = operator.clinear
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         with profile.mark(_MODELLING):
             return self._operator._forward(x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         with profile.mark(_MODELLING):
             return self._operator._adjoint(y, out)
 

@@ -30,7 +30,9 @@ from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
 
 if TYPE_CHECKING:
+    from collops.array import Array, DistributedArray
     from collops.backend import Engine
+    from collops.operators import LinearOperator
     from collops.solvers import SolverResult
 
 __all__ = [
@@ -61,7 +63,7 @@ class Listener(Protocol):
 
     live: bool  # whether this rank shows progress as it happens
 
-    def note(self, text: str, **numbers: Any) -> None:
+    def note(self, text: str, **numbers: object) -> None:
         """Show a decision of the application, or progress; `numbers` are its values for structured logs."""
 
     def warn(self, text: str) -> None:
@@ -100,7 +102,7 @@ class Solution:
     'converged'
     """
 
-    x: Any
+    x: Array
     residuals: np.ndarray
     status: str
     execution: str
@@ -168,22 +170,22 @@ class Job(Generic[T]):
 
         return Layout.split((total,), self.comm.size).slices(self.comm.rank)[0]
 
-    def array(self, layout: Any, local: np.ndarray) -> Any:
+    def array(self, layout: Any, local: np.ndarray) -> DistributedArray:
         """Return the distributed array with the local part `local`, in the dtype and on the engine of the job."""
         from collops.array import DistributedArray
 
         dtype = np.result_type(self.options.dtype, np.complex64) if local.dtype.kind == "c" else self.options.dtype
         return DistributedArray(layout, self.comm, self.engine.from_host(np.ascontiguousarray(local, dtype=dtype)))
 
-    def on_host(self, x: Any) -> np.ndarray:
+    def on_host(self, x: Array) -> np.ndarray:
         """Return the local part of a distributed array on the host."""
         return self.engine.to_host(x.local_array)
 
-    def distribute(self, layout: Any, values: np.ndarray) -> Any:
+    def distribute(self, layout: Any, values: np.ndarray) -> DistributedArray:
         """Return the distributed array of an array that is replicated on every rank; see `array`. No communication."""
         return self.array(layout, values[layout.slices(self.comm.rank)])
 
-    def gather(self, x: Any) -> np.ndarray:
+    def gather(self, x: Array) -> np.ndarray:
         """Return all values of a distributed array, replicated or not, in host memory on every rank. Collective."""
         return self.engine.to_host(x.gather())
 
@@ -194,7 +196,7 @@ class Job(Generic[T]):
         return Monitor(name, total, self.listener.note, self.metrics, bar)
 
     def solve(
-        self, method: Callable[..., SolverResult], operator: Any, data: Any, *, writes: int, **options: Any
+        self, method: Callable[..., SolverResult], operator: LinearOperator, data: Array, *, writes: int, **options: Any
     ) -> Solution:
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
@@ -248,14 +250,14 @@ class Gradient:
     step: float  # the factor with which x fits the data best: step * x is the first iterate of CGLS
 
     @classmethod
-    def from_data(cls, operator: Any, data: Any) -> Gradient:
+    def from_data(cls, operator: LinearOperator, data: Array) -> Gradient:
         """Apply the adjoint to data, and the operator to the result. Collective."""
         x = operator.adjoint(data)
         image = operator.forward(x)
         return cls.from_products(x, (image, image), float(data.norm(np.inf)))
 
     @classmethod
-    def from_products(cls, x: Any, pair: tuple[Any, Any], size: float) -> Gradient:
+    def from_products(cls, x: Array, pair: tuple[Array, Array], size: float) -> Gradient:
         """Compute it from the adjoint `x` of the data, and two arrays whose product is ``||A x||**2``. Collective.
 
         `size` is 0 if all data are 0.

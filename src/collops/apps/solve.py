@@ -31,8 +31,12 @@ from collops.comm.agreement import raised_together
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops.array import DistributedArray
+    from matplotlib.axes import Axes
+
+    from collops.array import Array, DistributedArray
+    from collops.operators import LinearOperator
     from collops.operators.csr import CSRMatrix
+    from collops.solvers import SolverResult
 
 _SYSTEM = "System"
 _POINTS = 8000
@@ -282,7 +286,7 @@ def prepare(job: Job[Options]) -> Problem:
     return Problem(matrix, job.array(rows, local_data), method, system, facts)
 
 
-def _preconditioner(job: Job[Options], problem: Problem) -> Any:
+def _preconditioner(job: Job[Options], problem: Problem) -> LinearOperator | None:
     """Return the preconditioner that the options name, or None. Collective."""
     from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
 
@@ -308,7 +312,7 @@ def _convergence(solution: Solution) -> tuple[float | None, float | None]:
     return condition if np.isfinite(condition) else None, factor
 
 
-def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str, float]]:
+def _solver(problem: Problem, tol: float) -> tuple[Callable[..., SolverResult], dict[str, float]]:
     """Return the solver and its tolerances."""
     from collops.solvers import cg, cgls, lsqr
 
@@ -317,13 +321,13 @@ def _solver(problem: Problem, tol: float) -> tuple[Callable[..., Any], dict[str,
     return (cg, {"rtol": tol}) if problem.method == "cg" else (cgls, {"rtol": 0.0, "gtol": tol})
 
 
-def _measured(problem: Problem, x: DistributedArray, M: Any) -> tuple[float, float]:
+def _measured(problem: Problem, x: Array, M: LinearOperator | None) -> tuple[float, float]:
     """Return the norms of the residual and of the gradient of a solution, relative to the norms at zero. Collective.
 
     For CG, the gradient is the residual.
     """
 
-    def norms(residual: Any) -> np.ndarray:
+    def norms(residual: Array) -> np.ndarray:
         gradient = residual if problem.method == "cg" else problem.matrix.adjoint(residual)
         if problem.method != "cg" and M is not None:
             gradient = M.adjoint(gradient)
@@ -480,7 +484,7 @@ def draw(folder: Path, system: System) -> Path:
     return image
 
 
-def _draw_partition(axes: Any, system: System) -> None:
+def _draw_partition(axes: Axes, system: System) -> None:
     """Draw the unknowns at their positions, or by row number without positions, in the colours of their ranks."""
     import matplotlib as mpl
 
@@ -502,7 +506,7 @@ def _draw_partition(axes: Any, system: System) -> None:
         axes.set_aspect("equal")
 
 
-def _draw_sparsity(axes: Any, system: System) -> None:
+def _draw_sparsity(axes: Axes, system: System) -> None:
     """Draw the density of entries in the order of ranks, with lines between ranks."""
     rows, columns, _ = system.triples()
     extents = [max(1, extent) for extent in system.matrix.shape]

@@ -67,6 +67,8 @@ class Array:
     _local_block: Any
     _unary: Any
     _map: Any
+    astype: Any
+    gather: Any
 
     # NumPy then calls this class for `number * array` and `numpy_array * array`; the latter raises an error.
     __array_priority__ = 1000.0

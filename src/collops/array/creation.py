@@ -33,7 +33,7 @@ _LINE = 128
 
 Place: TypeAlias = Layout | StackedLayout | Shape
 AnyEngine: TypeAlias = Engine | str | None
-AnyArray = TypeVar("AnyArray", DistributedArray, StackedArray)
+AnyArray = TypeVar("AnyArray", bound=Array)
 
 
 def zeros(

@@ -169,13 +169,13 @@ class LinearOperator:
         """Return the product and its faster forms; see `_directions`."""
         return Direction(self._adjoint if adjoint else self._forward)
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._apply(x, self._new(self.range, x) if out is None else out, False)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._apply(y, self._new(self.domain, y) if out is None else out, True)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
     def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Any, Square]:
@@ -195,7 +195,7 @@ class LinearOperator:
         result = self._resolved(True).with_squares(y, out, squares)
         return result, Square(result, squares)
 
-    def _new(self, layout: AnyLayout, like: Array, real: bool = False) -> Any:
+    def _new(self, layout: AnyLayout, like: Array, real: bool = False) -> Array:
         """Return an array of `layout` with undefined values, for the result of applying the operator to `like`.
 
         Its dtype is the common dtype of the operator and `like`, or the real type of the same precision.

@@ -11,7 +11,7 @@ from typing import Any
 
 from numpy.typing import DTypeLike
 
-from collops.array import Array, StackedLayout, empty
+from collops.array import Array, Layout, StackedLayout, empty
 from collops.backend import Engine, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -99,7 +99,7 @@ class Coefficients:
         return array
 
 
-def new_array(layout: Any, like: Array, dtype: DTypeLike) -> Any:
+def new_array(layout: Layout | StackedLayout, like: Array, dtype: DTypeLike) -> Array:
     """Return an array of `layout` with undefined values, on the ranks and the engine of `like`."""
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 

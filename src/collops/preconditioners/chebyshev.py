@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from collops.array import Array, axpby, update_solution_and_direction
@@ -85,7 +83,7 @@ class Chebyshev(LinearOperator):
         )
         self._buffers = Buffers()
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         multiply, precondition = self._products[adjoint]
         r = x
         low, high = self.bounds

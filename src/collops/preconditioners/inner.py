@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
 from collops.operators.base import LinearOperator
 from collops.operators.memory import filled
 from collops.solvers.cg import cg
@@ -66,7 +67,7 @@ class InnerSolve(LinearOperator):
         self.clinear = A.clinear
         self._solve = lambda y: solver(A, y, **options).x
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         dtype = np.result_type(self.dtype, np.complex64) if x.dtype.kind == "c" else self.dtype
         out = self._new(self.range, x) if out is None else out
         solution = self._solve(x.astype(dtype))

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray
-from collops.backend import engine_of, is_traced
+from collops.backend import LocalArray, engine_of, is_traced
+from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix, Diagonal
@@ -16,7 +17,7 @@ from collops.operators.dims import communicator_of
 from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 
 
-def jacobi(A: LinearOperator, *, comm: Any = None) -> LinearOperator:
+def jacobi(A: LinearOperator | DistributedArray | LocalArray, *, comm: Communicator | None = None) -> LinearOperator:
     """Return the inverse of the diagonal of an operator. Collective.
 
     Parameters

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
-from collops.operators.base import LinearOperator
+from collops.operators.base import AnyLayout, LinearOperator
 from collops.operators.local import applied_on_host
 from collops.operators.memory import filled
 
-Solve = Callable[[np.ndarray], Any]
+SparseArray: TypeAlias = Any
+"""A sparse matrix of SciPy, whose classes have no annotations."""
+
+Solve = Callable[[np.ndarray], np.ndarray]
 
 # recommended by SuperLU for symmetric patterns: half the fill and a quarter of the time on a cube of 24^3 points
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
@@ -39,11 +43,11 @@ class LocalSolve(LinearOperator):
 
     capturable = False
 
-    def __init__(self, layout: Any, dtype: DTypeLike, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
+    def __init__(self, layout: AnyLayout, dtype: DTypeLike, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
         super().__init__(layout, layout, dtype, comm)
         self._solves = [self._of_any_type(solve) for solve in factors]
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
             raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")
@@ -55,7 +59,7 @@ class LocalSolve(LinearOperator):
     def _of_any_type(self, solve: Solve) -> Solve:
         """Return a function that multiplies vectors of any type by real or complex factors."""
 
-        def solved(x: Any) -> Any:
+        def solved(x: LocalArray) -> np.ndarray:
             if x.dtype.kind == "c" and self.dtype.kind != "c":
                 return solve(x.real.astype(self.dtype)) + 1j * solve(x.imag.astype(self.dtype))
             return solve(x.astype(self.dtype, copy=False))
@@ -63,7 +67,7 @@ class LocalSolve(LinearOperator):
         return solved
 
 
-def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, Solve]:
+def factorised(matrix: SparseArray, kind: str = "lu", **options: Any) -> tuple[Solve, Solve]:
     """Return functions that multiply by the inverse of a sparse matrix, or an approximation, and by its adjoint.
 
     Raises InputError for a singular matrix, a missing package or an unknown kind.
@@ -88,7 +92,7 @@ def factorised(matrix: Any, kind: str = "lu", **options: Any) -> tuple[Solve, So
     return factors.solve, lambda y: factors.solve(y, "H")
 
 
-def _is_singular(matrix: Any, solve: Solve) -> bool:
+def _is_singular(matrix: SparseArray, solve: Solve) -> bool:
     """Return whether factors fail to reproduce a random solution, because their smallest pivot is a rounding error.
 
     Errors are compared after scaling columns to a largest entry of 1, since scales of unknowns do not matter.
@@ -100,12 +104,12 @@ def _is_singular(matrix: Any, solve: Solve) -> bool:
     return not np.linalg.norm(solution - expected) <= np.finfo(dtype).eps ** 0.125 * np.linalg.norm(expected)
 
 
-def _symmetric_pattern(matrix: Any) -> bool:
+def _symmetric_pattern(matrix: SparseArray) -> bool:
     pattern = matrix.astype(bool)
     return (pattern != pattern.T).nnz == 0
 
 
-def _hierarchy(matrix: Any, options: dict[str, Any]) -> Solve:
+def _hierarchy(matrix: SparseArray, options: dict[str, Any]) -> Solve:
     if importlib.util.find_spec("pyamg") is None:
         raise InputError("local='amg' needs the package pyamg: install collops[amg], or choose 'lu' or 'ilu'")
     import pyamg

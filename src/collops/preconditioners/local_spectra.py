@@ -11,7 +11,7 @@ import scipy.fft
 
 from collops.array import Array, Layout, from_global
 from collops.array.dtypes import real_of
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.errors import InputError, LayoutError
 from collops.operators.base import LinearOperator
 from collops.operators.memory import Coefficients, filled
@@ -171,13 +171,13 @@ class LocalSpectra(LinearOperator):
             for shift in product((0, 1), repeat=layout.ndim)
         }
 
-    def _apply(self, x: Any, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Any, out: Array, adjoint: bool) -> Array:
         if self._layout.is_replicated:
             return filled(out, self._filtered(x.local_array.astype(out.dtype), x.engine))
         result = self._filtered(x.redistribute(self._replicated).local_array.astype(out.dtype), x.engine)
         return filled(out, result[self._layout.slices(self.comm.rank)])
 
-    def _filtered(self, image: Any, engine: Engine) -> Any:
+    def _filtered(self, image: LocalArray, engine: Engine) -> LocalArray:
         """Return the sum of the filtered windows of a local array with the entire image."""
         xp, window, axes = engine.xp, self._window.on_engine(engine), tuple(range(1, 2 * image.ndim, 2))
         fft = scipy.fft if on_host(engine) else xp.fft  # takes half of NumPy's time for such short transforms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError
@@ -12,14 +13,16 @@ from collops.operators import CSRMatrix, VStack
 from collops.operators.base import LinearOperator
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.jacobi import jacobi
-from collops.preconditioners.local import LocalSolve, check_matrix, factorised
+from collops.preconditioners.local import LocalSolve, SparseArray, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
 _ROWS, _MAX_AGGREGATES = 50, 2000  # default rows of an aggregate; maximum number of aggregates
 _STRONG = 0.25  # relative to the largest entry in a row
 
 
-def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: Any = None) -> LinearOperator:
+def two_level(
+    A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: int | ArrayLike | None = None
+) -> LinearOperator:
     r"""Return the sum of a smoother and the coarse-space correction :math:`P (P^H A P)^{-1} P^H`. Collective.
 
     Parameters
@@ -83,7 +86,7 @@ def two_level(A: CSRMatrix, smoother: LinearOperator | None = None, aggregates: 
     return smoother + prolongation @ LocalSolve(prolongation.domain, dtype, comm, factors) @ prolongation.H
 
 
-def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any]:
+def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[SparseArray, SparseArray]:
     """Return this rank's rows of P, and the entire matrix P^H A P, as SciPy arrays. Collective."""
     from scipy import sparse
 
@@ -91,28 +94,28 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[Any, Any
     counts = [int(count) for count in comm.allgather(np.array(labels.max(initial=-1) + 1))]
     total = sum(counts)
 
-    def rows(columns: np.ndarray, values: np.ndarray) -> Any:
+    def rows(columns: np.ndarray, values: np.ndarray) -> SparseArray:
         """Return a matrix with the same number of entries in each row."""
         starts = np.arange(len(columns) + 1) * columns.shape[1]
         return sparse.csr_array((values.reshape(-1), columns.reshape(-1), starts), shape=(len(columns), total))
 
-    def images(columns: np.ndarray, values: np.ndarray) -> Any:
+    def images(columns: np.ndarray, values: np.ndarray) -> SparseArray:
         """Return this rank's rows of the product of A with such a matrix. Collective."""
         return local @ rows(columns, values) + remote @ rows(A.forest.bcast(columns), A.forest.bcast(values))
 
-    places = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
-    indicators = np.ones(places.shape, dtype)
+    indices = (labels + sum(counts[: comm.rank])).reshape(-1, 1)
+    indicators = np.ones(indices.shape, dtype)
     inverse = sparse.diags_array(1 / local.diagonal())
     sums = abs(inverse) @ (abs(local).sum(axis=1) + abs(remote).sum(axis=1))
     norm = float(comm.allreduce(np.array(sums.max(initial=0.0)), "max"))
-    functions = (rows(places, indicators) - inverse * (4 / 3 / norm) @ images(places, indicators)).tocsr()
+    functions = (rows(indices, indicators) - inverse * (4 / 3 / norm) @ images(indices, indicators)).tocsr()
     # Rows are padded with zeros to equal lengths, and exchanged like the ghosts' values.
     lengths = np.diff(functions.indptr)
     width = int(comm.allreduce(np.array(lengths.max(initial=1)), "max"))
     filled = np.arange(width) < lengths[:, None]
-    places, values = np.zeros(filled.shape, np.int64), np.zeros(filled.shape, dtype)
-    places[filled], values[filled] = functions.indices, functions.data
-    entries = (functions.conj().T @ images(places, values)).tocoo()
+    indices, values = np.zeros(filled.shape, np.int64), np.zeros(filled.shape, dtype)
+    indices[filled], values[filled] = functions.indices, functions.data
+    entries = (functions.conj().T @ images(indices, values)).tocoo()
     i, j, values = (comm.allgatherv(part) for part in (*map(np.int64, entries.coords), entries.data))
     return functions, sparse.csc_array((values, (i, j)), shape=(total, total))
 
@@ -133,7 +136,7 @@ def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
     return labels
 
 
-def _strong(matrix: Any) -> Any:
+def _strong(matrix: SparseArray) -> SparseArray:
     """Return the graph of the strong off-diagonal entries."""
     from scipy import sparse
 
@@ -144,7 +147,7 @@ def _strong(matrix: Any) -> Any:
     return sparse.csr_array(graph + graph.T)
 
 
-def _bisect(graph: Any, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
+def _bisect(graph: SparseArray, points: np.ndarray, count: int, labels: np.ndarray, first: int) -> None:
     """Partition the points of a graph into `count` parts of equal size, numbered from `first`."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -41,7 +41,8 @@ from collops.seismic.volume.problem import (
 )
 
 if TYPE_CHECKING:
-    from collops import Communicator
+    from collops import Communicator, DistributedArray, LinearOperator
+    from collops.extend.arrays import Array
 
 _KIND = Kind(
     matrix=lambda wavelet, samples: convolution(wavelet, samples) @ reflection(samples),
@@ -218,11 +219,11 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
     operator, data = problem.operator, problem.vector(traces)
     gradient = Gradient.from_data(operator, data)
 
-    def equations(factor: float) -> tuple[Any, Any, float]:
+    def equations(factor: float) -> tuple[LinearOperator, Array, float]:
         weight, damp = _weights(job.options, factor)
         return *regularised(problem, operator, data, weight * gradient.norm), damp * gradient.norm
 
-    def solve(factor: float, x0: Any) -> Any:
+    def solve(factor: float, x0: Array | None) -> Array:
         stack, stacked, damp = equations(factor)
         return cgls(stack, stacked, x0, niter=_TRIAL_ITERATIONS, damp=damp, tol=0.0, progress=False).x
 
@@ -234,7 +235,9 @@ def invert(job: Job[Options], problem: Problem, traces: np.ndarray) -> Inversion
     return problem.inversion(data, gradient, solution, choice)
 
 
-def regularised(problem: Problem, operator: Any, data: Any, weight: float) -> tuple[Any, Any]:
+def regularised(
+    problem: Problem, operator: LinearOperator, data: DistributedArray, weight: float
+) -> tuple[LinearOperator, Array]:
     """Stack the weighted lateral Laplacian below the operator, and zeros below the data.
 
     Axes with fewer than three traces are not regularised. With a zero weight or without such axes, operator and data

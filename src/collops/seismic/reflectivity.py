@@ -36,6 +36,7 @@ from collops.seismic.volume.problem import (
 
 if TYPE_CHECKING:
     from collops import Communicator
+    from collops.extend.arrays import Array
 
 _KIND = Kind(
     matrix=convolution,
@@ -194,7 +195,7 @@ def invert(job: Job[Options], problem: Problem) -> Inversion:
         weight = 2 * find_threshold(threshold, None).parameter(cut) / step
         return {"eps": weight, "alpha": step, "tol": 0.0, "threshkind": threshold}
 
-    def solve(sparsity: float, x0: Any) -> Any:
+    def solve(sparsity: float, x0: Array | None) -> Array:
         # With fewer iterations, a trial would explain less than the result with the same sparsity.
         return fista(operator, data, x0, niter=job.options.iterations, progress=False, **method(sparsity)).x
 

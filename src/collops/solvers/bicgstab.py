@@ -14,7 +14,7 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
 from collops.solvers.problem import consistent, starting_point
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Numbers, Scalar, State, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
 
@@ -22,25 +22,25 @@ from collops.solvers.systems import SquareSystem, checked_system
 class BiCGStabState:
     """State of BiCGStab between iterations, in the notation of Van der Vorst (1992)."""
 
-    x: Any
-    r: Any  # residual, y - A x
-    p: Any  # direction
-    v: Any = field(metadata=SCRATCH)  # A M p
-    t: Any = field(metadata=SCRATCH)  # A M s
-    Mp: Any = field(metadata=SCRATCH)
-    Ms: Any = field(metadata=SCRATCH)
-    rho: Any  # (shadow, r)
-    numbers: Any = field(metadata=SCRATCH)
-    shadow: Any  # the first residual
-    shadow_norm: Any
+    x: Array
+    r: Array  # residual, y - A x
+    p: Array  # direction
+    v: Array | None = field(metadata=SCRATCH)  # A M p
+    t: Array | None = field(metadata=SCRATCH)  # A M s
+    Mp: Array | None = field(metadata=SCRATCH)
+    Ms: Array | None = field(metadata=SCRATCH)
+    rho: Scalar  # (shadow, r)
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
+    shadow: Array  # the first residual
+    shadow_norm: Scalar
 
 
 class BiCGStabNumbers(NamedTuple):
     """The numbers of an iteration of BiCGStab."""
 
-    residual: Any  # its norm
-    pivot: Any  # smallest cosine of the inner products in denominators; 1 before the first iteration
-    image: Any  # squared norm of the image of the direction; 0 before the first iteration
+    residual: Scalar  # its norm
+    pivot: Scalar  # smallest cosine of the inner products in denominators; 1 before the first iteration
+    image: Scalar  # squared norm of the image of the direction; 0 before the first iteration
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,13 @@ class BiCGStab(SquareSystem):
         state.rho, state.numbers = rho, (residual, xp.minimum(xp.minimum(first, second), third), vv)
         return state
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         if before is None or before.residual == 0:
             return ()
         image = log2(now.image)
         return image, 4 * log2(before.residual) - image
 
-    def cotangent(self, A: LinearOperator, tol: Any) -> tuple[BiCGStab, LinearOperator]:
+    def cotangent(self, A: LinearOperator, tol: Scalar) -> tuple[BiCGStab, LinearOperator]:
         method, _ = self.tangent(A, tol)
         return replace(method, M=None if self.M is None else self.M.H), A.H
 

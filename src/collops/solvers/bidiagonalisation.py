@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from collops.array import Array, axpby, divide, dots
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, GRADIENT_UNITS
@@ -29,6 +29,7 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import Status
+from collops.solvers.state import Numbers, Scalar, State, Truth
 
 
 @dataclass(frozen=True)
@@ -69,29 +70,31 @@ class Bidiagonalisation(Method):
     damps_change = True
 
     @property
-    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def degrees(self) -> dict[str, tuple[float, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
         of_norm = 1 if getattr(self, "M", None) is None else 0
         norms = {"arnorm": (1, of_norm), "anorm": (0, of_norm), "xnorm": (1, -1), "var": (0, -2)}
         return {**dict.fromkeys(("r1norm", "rnorm", "r2norm"), (1, 0)), **norms, "damp": (0, 1), "M": (0, -1)}
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         if before is not None or now[0] == 0:
             return ()
         gradient, residual = log2(now.arnorm), log2(now[0])
         return 2 * gradient, 2 * (gradient - residual), 2 * (2 * residual - gradient)
 
-    def scale(self, now: Any, first: Any) -> Any:
+    def scale(self, now: Numbers, first: Numbers) -> Scalar:
         """Return the number with which the norm of the gradient is compared."""
         return first.arnorm
 
-    def report(self, state: Any) -> Any:
+    def report(self, state: State) -> LocalArray:
         return state.scalars[: len(self.numbers._fields)]
 
-    def residual_norm(self, now: Any) -> Any:
+    def residual_norm(self, now: Numbers) -> Scalar:
         return now[0]
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         _, r, _ = starting_point(A, y, x)
         g, change = A._adjoint(r, None), None
         if x is not None and takes_part(self.damp):
@@ -108,11 +111,11 @@ class Bidiagonalisation(Method):
             computed["rnorm"] = (rr + self.damp * self.damp * others[1]) ** 0.5
         return now._replace(**computed)
 
-    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         length = None if getattr(self, "M", None) is None else now.xnorm
         return explained_by_rounding(now.anorm, y, x, now.rnorm, now.arnorm, length)
 
-    def restarts(self, state: Any) -> bool:
+    def restarts(self, state: State) -> bool:
         # After a restart, damping would penalise the change from the new start, and variances would miss iterations.
         return not takes_part(self.damp) and getattr(state, "variance", None) is None
 
@@ -120,17 +123,17 @@ class Bidiagonalisation(Method):
 class Arithmetic(NamedTuple):
     """Functions of scalars: of Python's numbers, or of 0-d arrays that may be traced or on a device."""
 
-    sqrt: Callable[[Any], Any]
-    hypot: Callable[..., Any]
-    over: Callable[[Any, Any], Any]  # the quotient; 0 if the divisor is 0, so that a zero vector stays 0
-    number: Callable[[Any], Any]
-    items: Callable[[Any], list[Any]]
+    sqrt: Callable[[Scalar], Scalar]
+    hypot: Callable[..., Scalar]
+    over: Callable[[Scalar, Scalar], Scalar]  # the quotient; 0 if the divisor is 0, so that a zero vector stays 0
+    number: Callable[[Scalar], Scalar]
+    items: Callable[[LocalArray], list[Scalar]]
 
 
 _OF_PYTHON = Arithmetic(math.sqrt, math.hypot, lambda a, b: a / b if b != 0 else 0.0, float, np.ndarray.tolist)
 
 
-def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
+def arithmetic(engine: Engine, scalars: LocalArray) -> Arithmetic:
     """Return the functions of scalars for `scalars`, an array of float64."""
     if engine.mutable and engine.memory == "host":
         return _OF_PYTHON
@@ -144,7 +147,7 @@ def arithmetic(engine: Engine, scalars: Any) -> Arithmetic:
     )
 
 
-def put_numbers(engine: Engine, array: Any, indices: slice, numbers: list[Any]) -> Any:
+def put_numbers(engine: Engine, array: LocalArray, indices: slice, numbers: list[Scalar]) -> LocalArray:
     """Return `array` with `numbers` in the slice `indices`."""
     if engine.mutable and engine.memory == "host":
         array[indices] = numbers
@@ -152,7 +155,7 @@ def put_numbers(engine: Engine, array: Any, indices: slice, numbers: list[Any]) 
     return engine.put(array, indices, engine.xp.stack([engine.xp.asarray(x, dtype=array.dtype) for x in numbers]))
 
 
-def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) -> Any:
+def next_u(A: LinearOperator, model: Array, state: State, scale: Scalar, carry: Scalar) -> Scalar:
     """Extend the basis of the data by the image of the last vector of the other; return the square of its norm."""
     state.image = A._forward(model, state.image)
     state.u = axpby(scale, state.image, carry, state.u, out=state.u)
@@ -160,23 +163,23 @@ def next_u(A: LinearOperator, model: Any, state: Any, scale: Any, carry: Any) ->
 
 
 def checked_bounds(
-    A: LinearOperator, y: Array, x0: Array | None, damp: Any, atol: Any, btol: Any, conlim: Any
+    A: LinearOperator, y: Array, x0: Array | None, damp: Scalar, atol: Scalar, btol: Scalar, conlim: Scalar
 ) -> dict[str, float]:
     """Return the options of a :class:`Bidiagonalisation`. No messages."""
     numbers = check_numbers(damp=damp, atol=atol, btol=btol, conlim=conlim)
     return {**numbers, "precision": precision_of(working_dtype(A, y, x0))}
 
 
-def begun(now: Any) -> Any:
+def begun(now: Numbers) -> Truth:
     """Return whether an iteration has been completed."""
     return now.acond != 0
 
 
-def image_norm(now: Any) -> Any:
+def image_norm(now: Numbers) -> Scalar:
     """Return a bound on the norm of the image of x."""
     return now.anorm * now.xnorm
 
 
-def lost(number: Any, scale: Any) -> Any:
+def lost(number: Scalar, scale: Scalar) -> Truth:
     """Return whether a number does not change a sum with `scale`."""
     return scale + number <= scale

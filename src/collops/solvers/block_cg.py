@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from collops.array import Array
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.operators import Columns, LinearOperator
-from collops.solvers.blocks import as_block, combine, factors, grams, multiply, pseudo_inverse, second_factors
+from collops.solvers.blocks import Block, as_block, combine, factors, grams, multiply, pseudo_inverse, second_factors
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Degrees, not_finite
 from collops.solvers.problem import (
     check_number,
     check_numbers,
@@ -27,7 +27,7 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import SCRATCH
+from collops.solvers.state import SCRATCH, Numbers, Scalar, State
 from collops.solvers.systems import Shifted
 
 _INDEFINITE = -0.01
@@ -40,24 +40,24 @@ _QUIET = np.errstate(over="ignore", invalid="ignore")  # the first test detects 
 class BlockCGState:
     """State of block CG between iterations: blocks and small matrices. The residual is Q C."""
 
-    x: Any
-    q: Any  # a basis of the residuals; orthonormal in the inner product of M
-    u: Any  # M Q; None without a preconditioner, where Q is used
-    p: Any  # directions
-    c: Any
-    z: Any = field(metadata=SCRATCH)  # (A + damp) P
-    first: Any  # squared norms of the residuals at zero
-    decrease: Any = field(metadata=SCRATCH)  # of each column's objective, x^H (A + damp) x - 2 Re x^H y
-    numbers: Any = field(metadata=SCRATCH)
+    x: Array
+    q: Array  # a basis of the residuals; orthonormal in the inner product of M
+    u: Array | None  # M Q; None without a preconditioner, where Q is used
+    p: Array  # directions
+    c: LocalArray
+    z: Array | None = field(metadata=SCRATCH)  # (A + damp) P
+    first: LocalArray  # squared norms of the residuals at zero
+    decrease: LocalArray = field(metadata=SCRATCH)  # of each column's objective, x^H (A + damp) x - 2 Re x^H y
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
 
 
 class BlockNumbers(NamedTuple):
     """The numbers of an iteration of a block method."""
 
-    residual: Any  # squared norm of all residuals
-    relative: Any  # the largest relative squared norm of a column's residual (CGLS: gradient)
-    largest: Any  # the largest squared norm itself
-    definite: Any  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
+    residual: Scalar  # squared norm of all residuals
+    relative: Scalar  # the largest relative squared norm of a column's residual (CGLS: gradient)
+    largest: Scalar  # the largest squared norm itself
+    definite: Scalar  # the smallest eigenvalue of P^H A P and W^H M W, scaled to diagonals of ones
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,10 @@ class BlockCG(Shifted):
     name = "Block CG"
     numbers = BlockNumbers
     tolerances = frozenset({"rtol", "atol", "precision"})
-    columns: Any = None  # units of the columns, relative to the largest, if they differ
-    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
+    columns: tuple[float, ...] | LocalArray | None = (
+        None  # units of the columns, relative to the largest, if they differ
+    )
+    degrees: ClassVar[Degrees] = {"atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.largest), Status.NOT_FINITE),
         (lambda self, now, first: now.relative <= self.rtol * self.rtol, Status.CONVERGED, "rtol"),
@@ -90,7 +92,7 @@ class BlockCG(Shifted):
         return self._begin(A, x, r, z, None if x0 is None else y)
 
     @_QUIET
-    def _begin(self, A: LinearOperator, x: Array, r: Array, z: Array, at_zero: Any) -> BlockCGState:
+    def _begin(self, A: LinearOperator, x: Array, r: Array, z: Array | None, at_zero: Array | None) -> BlockCGState:
         """Return the state with these starting points, their residuals, and memory for images.
 
         `at_zero` are the residuals at zero, if they differ.
@@ -133,36 +135,38 @@ class BlockCG(Shifted):
         state.numbers = *self._norms(residuals, state.first), xp.minimum(definite, other)
         return state
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         if x is None:
             return now  # its tests refer to columns of the state
         squares = squares_of_columns(starting_point(A, y, x, image_of=self.image)[1])
         residual, relative, largest = self._norms(squares, state.first)
         return now._replace(residual=residual, relative=relative, largest=largest)
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[BlockCG, LinearOperator]:
+    def tangent(self, A: LinearOperator, tol: Scalar) -> tuple[BlockCG, LinearOperator]:
         return BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp), A
 
-    def _in_one_unit(self, squares: Any) -> Any:
+    def _in_one_unit(self, squares: LocalArray) -> LocalArray:
         """Return squared norms of columns in the squared unit of the largest column."""
         if self.columns is None:
             return squares
         columns = engine_of(squares).xp.asarray(self.columns, dtype=squares.dtype)
         return squares * columns * columns
 
-    def _norms(self, squares: Any, first: Any) -> tuple[Any, Any, Any]:
+    def _norms(self, squares: LocalArray, first: LocalArray) -> tuple[Scalar, Scalar, Scalar]:
         """Return the sum of squared norms of columns, the largest relative to the first ones, and the largest."""
         xp, nonzero = engine_of(squares).xp, first > 0
         relative = xp.where(nonzero, squares / xp.where(nonzero, first, 1), squares)  # 0 of 0 is 0
         squares = self._in_one_unit(squares)
         return squares.sum(), xp.max(relative), xp.max(squares)
 
-    def _measured(self, A: LinearOperator, w: Array, u: Array) -> tuple[Any, Any]:
+    def _measured(self, A: LinearOperator, w: Array, u: Array) -> tuple[LocalArray, LocalArray]:
         """Return W^H M W and W^H W, where U is M W. One message."""
         gram, *squares = self._products(A, (w, u), *([] if self.M is None else [(w, w)]))
         return gram, squares[0] if squares else gram
 
-    def _products(self, A: LinearOperator, *pairs: tuple[Any, Any]) -> list[Any]:
+    def _products(self, A: LinearOperator, *pairs: tuple[Array, Array]) -> list[LocalArray]:
         """Return matrices of inner products; real ones if operators are linear over the real numbers only."""
         products = grams(*consistent(*pairs))
         if A.clinear and (self.M is None or self.M.clinear):
@@ -170,15 +174,15 @@ class BlockCG(Shifted):
         return [product.real for product in products]
 
 
-def squares_of_columns(block: Array) -> Any:
+def squares_of_columns(block: Array) -> LocalArray:
     """Return the squared norms of the columns of a block. Collective: one allreduce."""
     (gram,) = grams(*consistent((block, block)))
     return engine_of(gram).xp.diagonal(gram).real
 
 
 def block_options(
-    A: LinearOperator, Y: Array, X0: Any, niter: Any, M: LinearOperator | None, rtol: Any, atol: Any
-) -> tuple[Any, Any, Any, dict]:
+    A: LinearOperator, Y: Block, X0: Block | None, niter: int, M: LinearOperator | None, rtol: Scalar, atol: Scalar
+) -> tuple[Columns, Array, Array | None, dict[str, Any]]:
     """Return operator, data and starting points as blocks, and the options of a block method, after all checks."""
     check_operator("A", A)
     Y = as_block("Y", Y, A.range)
@@ -197,8 +201,8 @@ def block_options(
 @solver
 def block_cg(
     A: LinearOperator,
-    Y: Any,
-    X0: Any = None,
+    Y: Block,
+    X0: Block | None = None,
     *,
     niter: int = 100,
     damp: float = 0.0,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from collops.array import Array, axpby, divide, dots
+from collops.backend import LocalArray
 from collops.operators import Columns, LinearOperator
 from collops.solvers.block_cg import BlockCG, BlockCGState, block_options, squares_of_columns
+from collops.solvers.blocks import Block
 from collops.solvers.cgls import CGLS
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import log2
+from collops.solvers.method import Degrees, log2
 from collops.solvers.problem import (
     check_number,
     check_operator,
@@ -22,14 +24,14 @@ from collops.solvers.problem import (
     takes_part,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, extended, scratch_array
+from collops.solvers.state import CONSTANT, Numbers, Scalar, State, Truth, extended, scratch_array
 
 
 @dataclass(slots=True)
 class BlockCGLSState(BlockCGState):
     """The additional state of block CGLS, whose residuals Q C are gradients."""
 
-    objectives: Any  # of each column, |y - A x|^2 + damp^2 |x|^2
+    objectives: LocalArray  # of each column, |y - A x|^2 + damp^2 |x|^2
     normal: LinearOperator = field(metadata=CONSTANT)  # A^H A
 
 
@@ -48,14 +50,14 @@ class BlockCGLS(BlockCG):
     )
     optimality = CGLS.optimality  # pyright: ignore[reportAssignmentType]
     square = False
-    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 1), "damp": (0, 1), "M": (0, -2)}
+    degrees: ClassVar[Degrees] = {"atol": (1, 1), "damp": (0, 1), "M": (0, -2)}
 
     @property
-    def added(self) -> Any:
+    def added(self) -> Scalar:
         """The multiple of the identity."""
         return self.damp * self.damp
 
-    def init(self, A: Any, y: Any, x0: Any) -> BlockCGLSState:
+    def init(self, A: Any, y: Array, x0: Array | None) -> BlockCGLSState:
         x, r, _ = starting_point(A, y, x0)
         objectives = squares_of_columns(r)
         g = A._adjoint(r, None)
@@ -69,20 +71,22 @@ class BlockCGLS(BlockCG):
         normal = Columns(A.operator.H @ A.operator, A.count)
         return extended(BlockCGLSState, begin, objectives=objectives, normal=normal)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Take a step of block CG with the normal equations."""
         state = super().step(state.normal, state)
         state.objectives = state.x.engine.xp.maximum(state.objectives - state.decrease, 0)
         state.numbers = self._in_one_unit(state.objectives).sum(), *state.numbers[1:]
         return state
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         if before is not None or now.residual == 0:
             return ()
         gradient, residual = log2(now.largest), log2(now.residual)
         return gradient, gradient - residual, 2 * residual - gradient
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         if x is None:
             return now  # its tests refer to columns of the state
         _, r, _ = starting_point(A, y, x)
@@ -93,13 +97,13 @@ class BlockCGLS(BlockCG):
         _, relative, largest = self._norms(squares_of_columns(g), state.first)
         return now._replace(residual=self._in_one_unit(objectives).sum(), relative=relative, largest=largest)
 
-    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         g = self.optimality(A, y, x)
         gg, image = dots(*consistent((g, g)))[0], A._forward(g, None)
         norm = divide(dots(*consistent((image, image)))[0], gg) ** 0.5
         return False, explained_by_rounding(norm, y, x, now.residual**0.5, gg**0.5)[1]
 
-    def tangent(self, A: Any, tol: Any) -> tuple[BlockCG, LinearOperator]:
+    def tangent(self, A: Any, tol: Scalar) -> tuple[BlockCG, LinearOperator]:
         method = BlockCG(rtol=0.0, atol=tol**0.5, M=self.M, damp=self.damp * self.damp)
         return method, Columns(A.operator.H @ A.operator, A.count)
 
@@ -107,8 +111,8 @@ class BlockCGLS(BlockCG):
 @solver
 def block_cgls(
     A: LinearOperator,
-    Y: Array,
-    X0: Any = None,
+    Y: Block,
+    X0: Block | None = None,
     *,
     niter: int = 100,
     damp: float = 0.0,

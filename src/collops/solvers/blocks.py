@@ -7,29 +7,35 @@ Cholesky factorisation, each pass takes one message, but the columns may be line
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from collops.array import Array, DistributedArray, StackedArray
 from collops.array.dtypes import accumulator
 from collops.array.kernels import kernels_for
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.comm import Communicator
 from collops.errors import InputError
+from collops.operators.base import AnyLayout
 from collops.operators.columns import Columns, block_layout
 from collops.solvers.problem import check_array, on_host
+from collops.solvers.state import Scalar
 
 __all__ = ["basis", "combine", "grams"]
+
+Block: TypeAlias = Array | Sequence[Array]
+"""Columns: a block, as :class:`collops.operators.Columns` describes it, or a list or tuple of arrays."""
 
 _PIECE = 1 << 13  # elements of a column; some 30 columns of this length stay in the L2 cache
 
 _FEW = 2  # number of columns for which a matrix product is too small for a device
 
 
-def as_block(name: str, columns: Any, layout: Any) -> Any:
+def as_block(name: str, columns: Any, layout: AnyLayout) -> Array:
     """Return columns of this layout, a block or a list or tuple of arrays, as a block.
 
     Raises LayoutError for another layout, and the errors of :meth:`Columns.join`.
@@ -43,7 +49,7 @@ def as_block(name: str, columns: Any, layout: Any) -> Any:
     return columns
 
 
-def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), slice(None))) -> list[Any]:
+def grams(*pairs: tuple[Array, Array], columns: tuple[slice, slice] = (slice(None), slice(None))) -> list[LocalArray]:
     """Return the matrix of inner products of the columns of each pair, X^H Y. Collective: one allreduce for all.
 
     `columns` are the numbers of columns of X and of Y to use. Replicated pairs need no message; see
@@ -51,7 +57,7 @@ def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), 
     """
     rows, others = columns
     engine = pairs[0][0].engine
-    by_ranks: dict[Communicator | None, dict[int, Any]] = {}
+    by_ranks: dict[Communicator | None, dict[int, LocalArray]] = {}
     for number, (X, Y) in enumerate(pairs):
         shape = tuple(len(block.leaves[0].local_array[some]) for block, some in ((X, rows), (Y, others)))
         # JAX sums each part over the ranks that it is split over, so that a replica has its complete cotangent.
@@ -60,7 +66,7 @@ def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), 
             parts = by_ranks.setdefault((x if engine.traced else X)._plan.communicator, {})
             product = _local_gram(x.local_array[rows], y.local_array[others], shape)
             parts[number] = parts.get(number, 0) + (product if counts else 0 * product)
-    totals: list[Any] = [0] * len(pairs)
+    totals: list[LocalArray] = [0] * len(pairs)
     for communicator, parts in by_ranks.items():
         values = list(parts.values())
         if communicator is not None:
@@ -70,12 +76,12 @@ def grams(*pairs: tuple[Any, Any], columns: tuple[slice, slice] = (slice(None), 
     return totals
 
 
-def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
+def combine(X: Array, matrix: LocalArray, Y: Array | None = None) -> Array:
     """Return ``X matrix``, or ``Y + X matrix``, as a new block. No messages."""
     same = matrix.shape[1] == len(matrix)
     if isinstance(X, StackedArray):
         others = [None] * len(X.arrays) if Y is None else Y.arrays
-        parts = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
+        parts: list[Any] = [combine(x, matrix, y) for x, y in zip(X.arrays, others, strict=True)]
         return X._like(parts) if same else StackedArray(parts)
     x, precise = X.local_array, accumulator(X.dtype)
     matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(precise)
@@ -87,7 +93,7 @@ def combine(X: Any, matrix: Any, Y: Any = None) -> Any:
     return DistributedArray._uncompared(block_layout(X.layout.drop(0), len(total)), X.comm, total)
 
 
-def factors(gram: Any) -> tuple[Any, Any, Any]:
+def factors(gram: LocalArray) -> tuple[LocalArray, LocalArray, Scalar]:
     """Return S, where ``S^H S`` is the Gram matrix of a block X, its inverse T, and the smallest scaled eigenvalue.
 
     The columns of ``X T`` are orthonormal, except that they are shorter in directions of X below rounding. ``X T S`` is
@@ -98,7 +104,7 @@ def factors(gram: Any) -> tuple[Any, Any, Any]:
     return roots[:, None] * vectors.conj().T * lengths, per_length[:, None] * vectors / roots, values[0]
 
 
-def second_factors(gram: Any) -> tuple[Any, Any]:
+def second_factors(gram: LocalArray) -> tuple[LocalArray, LocalArray]:
     """Return the factors for a second pass over a block that is nearly orthonormal.
 
     Columns that are still short are rounding errors: ``X T`` has zeros for them, and S drops them.
@@ -110,7 +116,7 @@ def second_factors(gram: Any) -> tuple[Any, Any]:
     return roots[:, None] * vectors.conj().T, vectors * per_root
 
 
-def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
+def pseudo_inverse(matrix: LocalArray) -> tuple[LocalArray, Scalar]:
     """Return the inverse of a Hermitian positive definite matrix, in the directions above rounding.
 
     The second result is the smallest eigenvalue of the matrix after scaling to a unit diagonal.
@@ -121,7 +127,7 @@ def pseudo_inverse(matrix: Any) -> tuple[Any, Any]:
     return multiply(half, half.conj().T), values[0]
 
 
-def basis(block: Array, passes: int = 3) -> tuple[Any, Any]:
+def basis(block: Array, passes: int = 3) -> tuple[Array, LocalArray]:
     """Return an orthonormal basis Q of a block, and S, where the block is ``Q S``. Collective: `passes` messages.
 
     One pass prevents columns from becoming parallel. Three passes make them orthonormal to rounding even if they are
@@ -135,7 +141,7 @@ def basis(block: Array, passes: int = 3) -> tuple[Any, Any]:
     return block, S
 
 
-def multiply(*matrices: Any) -> Any:
+def multiply(*matrices: LocalArray) -> LocalArray:
     """Return the product of small matrices, in full precision on all engines."""
     engine = engine_of(matrices[0])
     precision = {"precision": "highest"} if engine.traced else {}
@@ -151,7 +157,7 @@ def pieces(engine: Engine, size: int) -> list[slice]:
     return [slice(start, start + step) for start in range(0, size, step)]
 
 
-def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
+def _local_gram(x: LocalArray, y: LocalArray, shape: tuple[int, ...]) -> LocalArray:
     """Return the inner products of the columns of local arrays; empty arrays may have fewer axes."""
     engine, dtype = engine_of(x), accumulator(np.result_type(x.dtype, y.dtype))
     x, y = (part.reshape(count, part.size // count) for part, count in zip((x, y), shape, strict=True))
@@ -159,8 +165,8 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
         # All processors share the sum over long columns.
         return kernels_for(engine).dots([((a, b),) for a in x for b in y], dtype, True).reshape(shape)
     products_with_two = getattr(kernels_for(engine), "products_with_two", None)
-    if products_with_two is not None and (found := products_with_two(x, y)) is not None:
-        return found
+    if products_with_two is not None and (products := products_with_two(x, y)) is not None:
+        return products
     products = []
     for piece in pieces(engine, x.shape[1]):
         left, right = (part[:, piece].astype(dtype, copy=False) for part in (x, y))
@@ -168,7 +174,7 @@ def _local_gram(x: Any, y: Any, shape: tuple[int, ...]) -> Any:
     return reduce(add, products) if products else engine.xp.zeros(shape, dtype)
 
 
-def _spectrum(gram: Any, *, scaled: bool = True) -> tuple[Any, Any, Any, Any, Any]:
+def _spectrum(gram: LocalArray, *, scaled: bool = True) -> tuple[LocalArray, ...]:
     """Return lengths of columns, their inverses, eigenvalues, eigenvectors, and the rounding of eigenvalues.
 
     The eigenvalues are for columns scaled to length 1; if `scaled` is false, lengths are taken as 1. A matrix that is

@@ -6,7 +6,7 @@ This module has the textbook step; ``variants`` has other steps and chooses betw
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ from scipy.linalg.lapack import dstebz
 from collops.array import Array, axpby, dots, finite, quotient, update_solution_and_direction
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Degrees, Method, log2, not_finite
 from collops.solvers.problem import (
     check_plain,
     check_problem,
@@ -27,7 +27,7 @@ from collops.solvers.problem import (
     starting_point,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import SCRATCH
+from collops.solvers.state import SCRATCH, Numbers, Scalar, State
 from collops.solvers.systems import Shifted
 
 __all__ = ["CG", "cg"]
@@ -37,20 +37,20 @@ __all__ = ["CG", "cg"]
 class CGState:
     """State of CG between iterations, in the notation of Saad (2003)."""
 
-    x: Any
-    r: Any  # residual, y - (A + damp) x
-    p: Any  # direction
-    q: Any = field(metadata=SCRATCH)  # (A + damp) p
-    gamma: Any  # (r, r), with a preconditioner (r, M r)
-    numbers: Any = field(metadata=SCRATCH)
+    x: Array
+    r: Array  # residual, y - (A + damp) x
+    p: Array  # direction
+    q: Array | None = field(metadata=SCRATCH)  # (A + damp) p
+    gamma: Scalar  # (r, r), with a preconditioner (r, M r)
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
 
 
 class CGNumbers(NamedTuple):
     """The numbers of an iteration of CG."""
 
-    residual: Any  # squared norm of the residual r
-    curvature: Any  # (p, q) of the direction p of this iteration
-    product: Any  # (r, M r)
+    residual: Scalar  # squared norm of the residual r
+    curvature: Scalar  # (p, q) of the direction p of this iteration
+    product: Scalar  # (r, M r)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ConjugateGradients(Method):
     M: LinearOperator | None = None
     always_measured = False  # the residual vector is updated with the solution, and stays close to the true residual
     tolerances = frozenset({"tol", "precision", "rtol", "atol"})
-    degrees: ClassVar[Mapping[str, Any] | None] = {"tol": (2, 0), "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
+    degrees: ClassVar[Degrees] = {"tol": (2, 0), "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
     stops = (
         (lambda self, now, first: now.residual <= self.rtol * self.rtol * first.residual, Status.CONVERGED, "rtol"),
         (lambda self, now, first: now.residual <= self.atol * self.atol, Status.CONVERGED, "atol"),
@@ -128,24 +128,26 @@ class CG(ConjugateGradients, Shifted):
         state.gamma, state.numbers = gamma, (gamma, curvature, gamma)
         return state
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         if before is None or before.residual == 0:
             return ()
         product, curvature = log2(before.product), log2(now.curvature)
         return product, curvature, 4 * product - 2 * curvature - log2(before.residual)
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0])
 
     def details(self, state: CGState, history: CGNumbers) -> dict[str, Any]:
         return {"condition": condition_number(history.product, history.curvature)}
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+    def tangent(self, A: LinearOperator, tol: Scalar) -> tuple[CG, LinearOperator]:
         return CG(self.damp, tol, M=self.M), A
 
 
-def curvature_of(A: LinearOperator, value: Any) -> Any:
+def curvature_of(A: LinearOperator, value: Scalar) -> Scalar:
     """Return the inner product of a direction with its image, which is real in exact arithmetic.
 
     For an operator that is linear over the real numbers only, the real part is the inner product.

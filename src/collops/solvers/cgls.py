@@ -32,7 +32,7 @@ from collops.solvers.problem import (
     takes_part,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import SCRATCH
+from collops.solvers.state import SCRATCH, Numbers, Scalar, State, Truth
 
 __all__ = ["CGLS", "cgls"]
 
@@ -45,13 +45,13 @@ with two thousand."""
 class CGLSState:
     """State of CGLS between iterations, in the notation of Björck (1996)."""
 
-    x: Any
-    r: Any  # residual, y - A x
-    s: Any = field(metadata=SCRATCH)  # A^H r, half the negative gradient; M^H (A^H r - damp^2 x) in variants
-    p: Any  # direction
-    q: Any = field(metadata=SCRATCH)  # A p
-    gamma: Any  # |s|^2
-    numbers: Any = field(metadata=SCRATCH)
+    x: Array
+    r: Array  # residual, y - A x
+    s: Array | None = field(metadata=SCRATCH)  # A^H r, half the negative gradient; M^H (A^H r - damp^2 x) in variants
+    p: Array  # direction
+    q: Array | None = field(metadata=SCRATCH)  # A p
+    gamma: Scalar  # |s|^2
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
 
 
 class CGLSNumbers(NamedTuple):
@@ -60,10 +60,10 @@ class CGLSNumbers(NamedTuple):
     ``curvature / before`` bounds the square of the norm of A M from below.
     """
 
-    gradient: Any  # s
-    residual: Any
-    curvature: Any  # curvature of the objective along a direction
-    before: Any  # the gradient that led to this direction
+    gradient: Scalar  # s
+    residual: Scalar
+    curvature: Scalar  # curvature of the objective along a direction
+    before: Scalar  # the gradient that led to this direction
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,13 @@ class CGLS(ConjugateGradients):
     )
 
     @property
-    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def degrees(self) -> dict[str, tuple[float, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
         of_gradient = 1 if self.M is None else 0
         of_gradients = {"tol": (2, 2 * of_gradient), "gradient_norm": (1, of_gradient)}
         return {**of_gradients, "atol": (1, 0), "damp": (0, 1), "M": (0, -1)}
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         if before is not None:  # include the squares of the damping and of the image of a preconditioner
             return () if math.isfinite(now.curvature) else (math.nan,)
         if now.residual == 0:
@@ -149,7 +149,9 @@ class CGLS(ConjugateGradients):
         squared = condition_number(history.gradient, history.curvature)
         return {"gradient_norm": float(history.gradient[-1] ** 0.5), "condition": squared**0.5}
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         _, r, _ = starting_point(A, y, x)
         g = A._adjoint(r, None)
         if takes_part(self.damp) and x is not None:
@@ -158,17 +160,17 @@ class CGLS(ConjugateGradients):
         gradient, residual = dots(*consistent((s, s), (r, r)))
         return now._replace(gradient=gradient, residual=residual)
 
-    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         xp, before = x.engine.xp if x.engine.traced else np, history.before
         norm = root_of_largest(history.curvature / xp.where(before > 0, before, 1))
         return explained_by_rounding(norm, y, x, now.residual**0.5, now.gradient**0.5)
 
-    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Any:
+    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Array:
         """Return half the negative gradient of the objective, which is zero at the solution."""
         s = A._adjoint(axpby(1.0, y, -1.0, A._forward(x, None)), None)
         return axpby(-self.damp * self.damp, x, 1.0, s) if takes_part(self.damp) else s
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+    def tangent(self, A: LinearOperator, tol: Scalar) -> tuple[CG, LinearOperator]:
         return CG(self.damp * self.damp, tol, M=None if self.M is None else self.M @ self.M.H), A.H @ A
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike, fspath
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.limits import in_words
 from collops.operators import LinearOperator
+from collops.operators.base import AnyLayout
 from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
 from collops.solvers.history import History
@@ -39,7 +41,7 @@ from collops.solvers.method import Method
 from collops.solvers.problem import consistent, mask_of, real_dtype, working_dtype
 from collops.solvers.result import Status
 from collops.solvers.scaling import Units
-from collops.solvers.state import carried, copied, is_array, with_carried
+from collops.solvers.state import Scalar, State, carried, copied, is_array, with_carried
 
 __all__ = ["Every"]
 
@@ -55,9 +57,9 @@ class _Memory(NamedTuple):
     """An attribute that an object of the problem keeps between iterations outside the state."""
 
     key: str  # in a checkpoint
-    owner: Any
+    owner: object
     name: str
-    layout: Any  # layout of an array, which may not exist yet; None for a number
+    layout: AnyLayout | None  # layout of an array, which may not exist yet; None for a number
 
 
 @dataclass(eq=False)
@@ -72,7 +74,7 @@ class Checkpoints:
     every: Every
     method: Method
     problem: dict[str, Any]  # its fingerprint
-    parts: Sequence[Any]  # operators and other objects used by a step
+    parts: Sequence[object]  # operators and other objects used by a step
     history: History
     niter: int
     comm: Communicator
@@ -87,7 +89,7 @@ class Checkpoints:
         self.announce: Callable[[str], None] | None = None  # prints a line before a long write
         self._written, self._known_good, self._seconds = -1, 0, 0.0
 
-    def restore(self, state: Any) -> tuple[Any, int | None]:
+    def restore(self, state: State) -> tuple[State, int | None]:
         """Restore the state, created by ``init``, and the history from the checkpoint. Collective.
 
         Returns the state and its number of iterations, ``None`` without a checkpoint to resume from.
@@ -121,7 +123,7 @@ class Checkpoints:
         self._written = self._known_good = iteration
         return state, iteration
 
-    def after(self, iteration: int, state: Any) -> None:
+    def after(self, iteration: int, state: State) -> None:
         """Write a checkpoint if one is due, or a signal has been received. Collective.
 
         Raises Interrupted if any rank has received a signal.
@@ -133,7 +135,7 @@ class Checkpoints:
         if signal:
             raise Interrupted(self.folder.path, iteration, signal)
 
-    def write(self, iteration: int, state: Any, announced: bool = False) -> None:
+    def write(self, iteration: int, state: State, announced: bool = False) -> None:
         """Write a checkpoint of an iteration, unless it exists, or its numbers are not finite. Collective.
 
         It is announced if it may take long, or if `announced` is true.
@@ -170,7 +172,7 @@ class Checkpoints:
         self.folder.write(iteration, stored, record)
         self._written, self._seconds = iteration, time.monotonic() - begin
 
-    def _objection(self, record: dict[str, Any], state: Any) -> CheckpointError | None:
+    def _objection(self, record: dict[str, Any], state: State) -> CheckpointError | None:
         """Return the reason why a checkpoint cannot be resumed, or ``None``."""
         iteration, reason = record["iteration"], None
         if record["format"] != _FORMAT:
@@ -187,10 +189,10 @@ class Checkpoints:
 def open_checkpoints(
     run: Any,
     method: Method,
-    operator: Any,
+    operator: LinearOperator | None,
     data: Array,
     x0: Array | None,
-    parts: Sequence[Any],
+    parts: Sequence[object],
     history: History,
     stack: ExitStack,
 ) -> Checkpoints | None:
@@ -216,18 +218,18 @@ def open_checkpoints(
     return Checkpoints(folder, record, interval, method, problem, parts, history, run.niter, data.comm, data.engine)
 
 
-def _size_of(stored: Any) -> int:
+def _size_of(stored: Mapping[str, Any] | Array) -> int:
     """Return the bytes of arrays in nested dictionaries."""
     if isinstance(stored, Mapping):
         return sum(map(_size_of, stored.values()))
     return stored.nbytes
 
 
-def _is_stored(value: Any) -> bool:
+def _is_stored(value: object) -> bool:
     return isinstance(value, DistributedArray | StackedArray)
 
 
-def _encoded(value: Any, engine: Engine) -> Any:
+def _encoded(value: Scalar, engine: Engine) -> float | dict[str, Any]:
     """Encode a number, or a small replicated array, exactly in JSON."""
     if not is_array(value):
         return value
@@ -235,7 +237,7 @@ def _encoded(value: Any, engine: Engine) -> Any:
     return {"dtype": host.dtype.str, "shape": list(host.shape), "bytes": host.tobytes().hex()}
 
 
-def _decoded(text: Any, like: Array, engine: Engine) -> Any:
+def _decoded(text: float | dict[str, Any], like: Scalar, engine: Engine) -> Scalar:
     """Return an encoded number in the form of `like`."""
     if not isinstance(text, dict):
         return text
@@ -273,7 +275,7 @@ class Every(NamedTuple):
     seconds: float | None = None
 
     @classmethod
-    def parse(cls, value: Any) -> Every:
+    def parse(cls, value: int | str | None) -> Every:
         """Parse the interval between checkpoints; see ``every`` of :class:`collops.solvers.Run`."""
         if value is None:
             return cls(seconds=_DEFAULT_SECONDS)
@@ -308,11 +310,11 @@ class Signals:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
-    def _note(self, number: int, frame: Any) -> None:
+    def _note(self, number: int, frame: FrameType | None) -> None:
         before = self._before[signal.Signals(number)]
         if self.received and number == signal.SIGINT and callable(before):
             before(number, frame)
@@ -358,7 +360,7 @@ class Timer:
 _SEED = 5
 
 
-def fingerprint(method: Any, operator: LinearOperator, data: Array, x0: Array | None) -> dict[str, Any]:
+def fingerprint(method: Any, operator: LinearOperator | None, data: Array, x0: Array | None) -> dict[str, Any]:
     """Return the fingerprint of a problem, in a form for JSON. Collective.
 
     The operator and a preconditioner are applied once, to random numbers.
@@ -403,7 +405,7 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
     return None
 
 
-def _numbers_of(array: Any) -> dict[str, Any]:
+def _numbers_of(array: Array) -> dict[str, Any]:
     """Return shape, dtype, norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
     other = random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine)
@@ -421,7 +423,7 @@ def _shapes(layout: Any) -> list[list[int]]:
     return [list(leaf.shape) for leaf in getattr(layout, "leaves", (layout,))]
 
 
-def _alike_numbers(saved: Any, present: Any, tolerance: float) -> bool:
+def _alike_numbers(saved: Mapping[str, Any] | None, present: Mapping[str, Any] | None, tolerance: float) -> bool:
     if saved is None or present is None:
         return saved is present
     if saved["shapes"] != present["shapes"] or saved.get("domain") != present.get("domain"):
@@ -431,7 +433,7 @@ def _alike_numbers(saved: Any, present: Any, tolerance: float) -> bool:
     return all(abs(before - now) <= limit for before, now in numbers)
 
 
-def _options(method: Any) -> dict[str, Any]:
+def _options(method: object) -> dict[str, Any]:
     """Return the options that determine the iterates."""
     if not dataclasses.is_dataclass(method):
         return {}
@@ -439,7 +441,7 @@ def _options(method: Any) -> dict[str, Any]:
     return {name: getattr(method, name) for name in names}
 
 
-def _described(value: Any) -> Any:
+def _described(value: Any) -> object:
     """Return a representation in JSON of an option; for an operator or an array, its shapes."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
@@ -454,12 +456,12 @@ def _described(value: Any) -> Any:
     return {"type": type(value).__name__} | {name: part for name, part in vars(value).items() if _is_part(part)}
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     """Return whether this is a component of a function or of a schedule of step sizes: numbers, or a function."""
     return isinstance(value, float | list) or type(value).__module__.startswith("collops.solvers.proximal")
 
 
-def _alike(saved: Any, present: Any, tolerance: float, iteration: int) -> bool:
+def _alike(saved: object, present: object, tolerance: float, iteration: int) -> bool:
     if isinstance(present, bool | str | None) or isinstance(saved, bool | str | None):
         return saved == present
     if isinstance(present, int | float) and isinstance(saved, int | float):

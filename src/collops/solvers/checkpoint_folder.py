@@ -18,9 +18,10 @@ import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from collops.array import load
+from collops.array import Array, load
 from collops.array.store import chunk_files, open_node, write_store
 from collops.backend import Engine
 from collops.comm import Communicator
@@ -29,6 +30,7 @@ from collops.comm.bounded import in_time
 from collops.comm.files import Lock, atomic_together, check_seen
 from collops.errors import CheckpointError, CollopsError, CommunicationError, InputError
 from collops.limits import free_room, in_words
+from collops.operators.base import AnyLayout
 
 _NAME = re.compile(r"iteration-(\d{9,})")
 _LOCK, _STORE, _SEAL, _RECORD = ".lock", "arrays.zarr", "seal.json", "checkpoint"
@@ -76,7 +78,9 @@ class CheckpointFolder:
                 raise CheckpointError(str(problem)) from problem
         return record
 
-    def close(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+    def close(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Release the lock at the end of a context. Collective, unless `error` ends the context on this rank only."""
         if self._lock is not None:
             with suppress(OSError):
@@ -113,7 +117,7 @@ class CheckpointFolder:
             with raised_together():
                 raise CheckpointError(f"checkpoints cannot be written to {self.path}: {_reason(problem)}") from problem
 
-    def read(self, iteration: int, name: str, layout: Any, engine: Engine | str) -> Any:
+    def read(self, iteration: int, name: str, layout: AnyLayout | None, engine: Engine | str) -> Array:
         """Return an array of a checkpoint in a layout; raise CheckpointError if it is damaged or does not fit."""
         path = self._path_of(iteration)
         try:

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ import numpy as np
 from jax import core, lax
 
 from collops.array import Array, zeros
+from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.errors import CollopsError, InputError, UnsupportedTypeError
 from collops.jax import jit
@@ -39,14 +40,17 @@ from collops.solvers.scaling import (
     starts_from_norm,
     traced_problem,
 )
-from collops.solvers.state import carried, with_carried
+from collops.solvers.state import Numbers, State, carried, with_carried
 
 _STATUSES = list(Status)
 _SUCCESSFUL = [status for status in Status if status.successful]
 _CONTINUES, _AGAIN = -1, -2
 _SCALE_NOTHING, _SCALE_DATA, _SCALE_ALL = range(3)
 
-_programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
+_Carried = tuple[dict[str, Any], jax.Array, jax.Array]
+"""The loop's carried values by name, rows, and number of iterations."""
+
+_programs: weakref.WeakKeyDictionary[LinearOperator, dict[Any, Callable[..., Any]]] = weakref.WeakKeyDictionary()
 
 
 @jax.tree_util.register_dataclass
@@ -54,10 +58,10 @@ _programs: weakref.WeakKeyDictionary[Any, dict[Any, Callable[..., Any]]] = weakr
 class TracedResult:
     """The outcome of a solver in a program of JAX that is being traced. A pytree."""
 
-    x: Any
-    iterations: Any  # number of iterations of x; 0-d
-    residual_norms: Any  # before the first iteration and after each one; NaN after the last
-    code: Any  # index of the status; 0-d
+    x: Array
+    iterations: jax.Array  # number of iterations of x; 0-d
+    residual_norms: jax.Array  # before the first iteration and after each one; NaN after the last
+    code: jax.Array  # index of the status; 0-d
 
     @property
     def status(self) -> Status:
@@ -81,7 +85,7 @@ def can_be_compiled(method: Method, data: Array) -> bool:
 
 
 def solve_compiled(
-    method: Method, operator: LinearOperator, data: Array, x0: Array | None, run: Any
+    method: Method, operator: Any, data: Array, x0: Array | None, run: Any
 ) -> SolverResult | TracedResult:
     """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
@@ -105,7 +109,7 @@ def solve_compiled(
             x, iterations, rows, code, _, units = outcome
             problem = Problem(method, operator, data, x0, Units(*units))
             return TracedResult(x, iterations, problem.residual_norm(method.numbers(*rows.T)), code)
-        on_host = _OnHost.of(outcome)
+        on_host = _OnHost.from_outcome(outcome)
         needed = _needed_scaling(original, on_host, scaled)
         if needed == scaled:
             break
@@ -147,7 +151,7 @@ class _OnHost(NamedTuple):
     units: Units
 
     @classmethod
-    def of(cls, outcome: Any) -> _OnHost:
+    def from_outcome(cls, outcome: Any) -> _OnHost:
         _, *numbers, _, units = outcome
         for array in (*numbers, *units):
             array.copy_to_host_async()
@@ -164,12 +168,12 @@ def _needed_scaling(problem: Problem, on_host: _OnHost, scaled: int) -> int:
     first, *others = (method.numbers(*row) for row in on_host.rows[:2].tolist())
     if scaled == _SCALE_NOTHING and not is_ordinary_norm(problem, float(method.residual_norm(first))):
         return _SCALE_DATA
-    pairs = [(first, None), *((now, first) for now in others)]
+    pairs: list[tuple[Numbers, Numbers | None]] = [(first, None), *((now, first) for now in others)]
     extreme = any(out_of_range(method.magnitudes(*pair, None), problem.dtype) for pair in pairs)
     return _SCALE_ALL if extreme else scaled
 
 
-def _check(problem: Problem, x: Any, on_host: _OnHost, measured: bool) -> None:
+def _check(problem: Problem, x: Array, on_host: _OnHost, measured: bool) -> None:
     """Raise InputError for a false success, or a solution outside the range of its precision. Collective."""
     method, status = problem.method, on_host.status
     if measured and status.successful and not on_host.iterations:
@@ -185,8 +189,8 @@ def _check(problem: Problem, x: Any, on_host: _OnHost, measured: bool) -> None:
 
 
 def _program(
-    method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options
-) -> Callable[[Any, Any], Any]:
+    method: Method, operator: LinearOperator, data: Array, x0: Array | None, run: _Options
+) -> Callable[[Array, Array | None], Any]:
     """Return the compiled program of a problem, cached."""
     M = getattr(method, "M", None)
     known = _programs.setdefault(operator if M is None else M, {})
@@ -218,14 +222,14 @@ def _program(
     return program
 
 
-def _compiled(program: Any, comm: Any) -> Callable[[Any], Any]:
+def _compiled(program: Any, comm: Communicator) -> Callable[[list[jax.Array]], list[jax.Array]]:
     """Return a traced program as a function of its arguments; the arrays of the operator are not copied into it."""
     compiler = jax.jit if comm.size == 1 else jit  # preserves the order of the ranks' messages
     call = compiler(lambda constants, leaves: core.eval_jaxpr(program.jaxpr, constants, *leaves))
     return lambda leaves: call(program.consts, leaves)
 
 
-def _run(method: Any, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
+def _run(method: Method, operator: LinearOperator, data: Array, x0: Array | None, run: _Options) -> Any:
     """Return solution, number of iterations, rows, status index, variances or ``None``, and the units of rows.
 
     To be traced.
@@ -246,13 +250,13 @@ def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Arra
         x, rows = jax.tree.map(lambda array: _forward_mode_only(method, array), (x, rows))
         return x, iterations, rows, *others
 
-    def iterated(_: Any, guess: Any) -> Any:
+    def iterated(_: object, guess: Array) -> Any:
         # `custom_root` does not differentiate this function.
         x, iterations, rows, code, variance = _loop(method, operator, data, x0, run.niter, verify=run.verify)
         # Auxiliary results need derivatives, even if zero: integers have none.
         return x, (iterations.astype(rows.dtype), rows, code.astype(rows.dtype), variance)
 
-    def optimality(z: Array) -> Any:
+    def optimality(z: Array) -> Array:
         if x0 is None or not method.damps_change:
             return method.optimality(operator, data, z)
         return method.optimality(operator, data - operator.forward(x0), z - x0)
@@ -263,13 +267,13 @@ def _differentiable(method: Any, operator: LinearOperator, data: Array, x0: Arra
     return x, iterations.astype(np.int32), rows, code.astype(np.int32), variance
 
 
-def _forward_mode_only(method: Any, array: Any) -> Any:
+def _forward_mode_only(method: Method, array: jax.Array) -> jax.Array:
     """Return a result of a loop; raise UnsupportedTypeError when JAX differentiates it in reverse mode.
 
     JAX cannot transpose a loop that ends by a test, and its error does not suggest a remedy.
     """
 
-    def refuse(_: Any) -> Any:
+    def refuse(_: object) -> NoReturn:
         raise UnsupportedTypeError(
             f"{method.name} cannot be differentiated implicitly in reverse mode, as by jax.grad: pass "
             "differentiate='unroll' for the derivative of all iterations, or use jax.jvp"
@@ -279,7 +283,7 @@ def _forward_mode_only(method: Any, array: Any) -> Any:
 
 
 def _loop(
-    method: Any,
+    method: Method,
     operator: LinearOperator,
     data: Array,
     x0: Array | None,
@@ -301,17 +305,17 @@ def _loop(
         reference = jnp.where(at_zero == 0, first, at_zero)
     rows = jnp.full((niter + 1, len(method.numbers._fields)), jnp.nan, first.dtype).at[0].set(first)
 
-    def continues(loop: Any) -> Any:
+    def continues(loop: _Carried) -> jax.Array:
         _, rows, iteration = loop
         return (iteration < niter) & (_code(method, rows[iteration], reference) == _CONTINUES)
 
-    def advance(loop: Any) -> Any:
+    def advance(loop: _Carried) -> _Carried:
         values, rows, iteration = loop
         after = method.step(operator, with_carried(state, values))
         rows = rows.at[iteration + 1].set(_row(method, after).astype(rows.dtype))
         return _of_types(values, carried(after)), rows, iteration + 1
 
-    def ended(loop: Any) -> Any:
+    def ended(loop: _Carried) -> jax.Array:
         code = _code(method, loop[1][loop[2]], reference)
         return jnp.where(code == _CONTINUES, _STATUSES.index(Status.ITERATION_LIMIT), code)
 
@@ -330,7 +334,7 @@ def _loop(
         checked = [status for status in Status if status.successful or method.always_measured]
         checked = [status for status in checked if status is not Status.NOT_FINITE]
 
-        def attempt(outer: Any) -> Any:
+        def attempt(outer: tuple[_Carried, jax.Array, jax.Array]) -> tuple[_Carried, jax.Array, jax.Array]:
             loop, _, attempts = outer
             loop = lax.while_loop(continues, advance, loop)
             code = ended(loop)
@@ -348,14 +352,20 @@ def _loop(
 
 
 def _verification(
-    method: Any, operator: LinearOperator, data: Array, x0: Array | None, state: Any, reference: Any, niter: int
-) -> Callable[[Any, Any, Any], Any]:
+    method: Method,
+    operator: LinearOperator,
+    data: Array,
+    x0: Array | None,
+    state: State,
+    reference: jax.Array,
+    niter: int,
+) -> Callable[[_Carried, jax.Array, jax.Array], tuple[_Carried, jax.Array]]:
     """Return a function that measures the solution of a loop that ended with the status index `ending`.
 
     It returns the loop and a status index, or the number that requests a restart from the solution.
     """
 
-    def check(loop: Any, ending: Any, attempts: Any) -> Any:
+    def check(loop: _Carried, ending: jax.Array, attempts: jax.Array) -> tuple[_Carried, jax.Array]:
         values, rows, iteration = loop
         now = with_carried(state, values)
         x = now.x
@@ -363,7 +373,7 @@ def _verification(
         rows = rows.at[iteration].set(measured.astype(rows.dtype))
         code = _code(method, rows[iteration], reference)
 
-        def explained() -> Any:
+        def explained() -> jax.Array:
             numbers = method.numbers(*rows[iteration])
             verdicts = method.at_rounding(operator, data, x, numbers, method.numbers(*rows.T))
             may_restart = (iteration < niter) & (attempts < MAX_RESTARTS) & method.restarts(now)
@@ -387,38 +397,38 @@ def _verification(
     return check
 
 
-def _of_types(values: Any, after: Any) -> Any:
+def _of_types(values: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Return the arrays carried out of a step, converted to the types carried into it, as loops require."""
     if jax.tree.structure(after) != jax.tree.structure(values):
         raise CollopsError("a step that changes which fields of its state hold arrays cannot be compiled")
     return jax.tree.map(lambda old, new: lax.convert_element_type(new, jnp.result_type(old)), values, after)
 
 
-def _row(method: Any, state: Any) -> Any:
+def _row(method: Method, state: State) -> jax.Array:
     return _stacked(method.report(state))
 
 
-def _stacked(numbers: Any) -> Any:
+def _stacked(numbers: Any) -> jax.Array:
     return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(number) for number in numbers])
 
 
-def _is_one_of(code: Any, statuses: Sequence[Status]) -> Any:
+def _is_one_of(code: jax.Array, statuses: Sequence[Status]) -> jax.Array:
     return jnp.isin(code, np.array([_STATUSES.index(status) for status in statuses], np.int32))
 
 
-def _code(method: Any, row: Any, first: Any) -> Any:
+def _code(method: Any, row: jax.Array, reference: jax.Array) -> jax.Array:
     """Return the status index of the first test that passes, or the number that continues the loop."""
-    now, first = method.numbers(*row), method.numbers(*first)
+    now, first = method.numbers(*row), method.numbers(*reference)
     code = jnp.asarray(_CONTINUES, np.int32)
     for test, status in reversed(method.possible_stops):
         code = jnp.where(test(method, now, first), _STATUSES.index(status), code)
     return code
 
 
-def _tangent(method: Any, operator: LinearOperator, niter: int) -> Callable[[Any, Any], Any]:
+def _tangent(method: Any, operator: LinearOperator, niter: int) -> Callable[[Any, Array], Array]:
     """Return a function that solves the equations of a method for another right-hand side, in either direction."""
 
-    def solved(_: Any, right: Any, equations: Any = method.tangent) -> Any:
+    def solved(_: object, right: Array, equations: Callable[..., Any] = method.tangent) -> Array:
         # The derivative of the optimality is the negative of the operator that `tangent` returns.
         problem = traced_problem(Problem(method, operator, right, None), measured=False)
         right = problem.y
@@ -426,10 +436,10 @@ def _tangent(method: Any, operator: LinearOperator, niter: int) -> Callable[[Any
         solver, normal = equations(operator, tiny * right.vdot(right).real)
         return problem.units.array(-_loop(solver.variant(right), normal, right, None, 2 * niter)[0], (1, 0))
 
-    def transposed(matvec: Any, right: Any) -> Any:
+    def transposed(matvec: object, right: Array) -> Array:
         return solved(matvec, right.conj(), getattr(method, "cotangent", method.tangent)).conj()
 
-    def tangent(linear: Any, right: Any) -> Any:
+    def tangent(linear: Callable[[Array], Array], right: Array) -> Array:
         return lax.custom_linear_solve(linear, right, solved, transposed)
 
     return tangent

@@ -9,7 +9,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -24,7 +24,7 @@ from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, on_device, open_history
-from collops.solvers.method import MAX_RESTARTS
+from collops.solvers.method import MAX_RESTARTS, Method
 from collops.solvers.problem import check_count, group_of
 from collops.solvers.result import ROUNDING, SolverResult, Status
 from collops.solvers.scaling import (
@@ -36,13 +36,14 @@ from collops.solvers.scaling import (
     refuse_false_zero,
     starts_from_norm,
 )
+from collops.solvers.state import Numbers, State
 
 __all__ = ["ProgressBar", "solve", "solver"]
 
 _SECONDS_BETWEEN_UPDATES = 0.1
 _MIN_TO_RECORD = 4  # recording takes a few milliseconds, which fewer iterations do not amortise
 
-Callback = Callable[[int, "View"], Any]
+Callback = Callable[[int, "View"], object]
 Solver = TypeVar("Solver", bound=Callable[..., Any])
 
 
@@ -160,14 +161,14 @@ class View:
 
     __slots__ = ("_history", "_problem", "iteration", "state")
 
-    def __init__(self, problem: Problem, history: History, iteration: int, state: Any) -> None:
+    def __init__(self, problem: Problem, history: History, iteration: int, state: State) -> None:
         self._problem = problem
         self._history = history
         self.iteration = iteration
         self.state = state
 
     @property
-    def x(self) -> Any:
+    def x(self) -> Array:
         """The current solution, which some methods compute on access."""
         return self._problem.solution(self.state.x)
 
@@ -200,7 +201,13 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
 
 @solver
 def solve(
-    method: Any, A: Any, y: Any, x0: Array | None = None, *, parts: Sequence[Any] = (), **options: Any
+    method: Method,
+    A: LinearOperator | None,
+    y: Array,
+    x0: Array | None = None,
+    *,
+    parts: Sequence[Any] = (),
+    **options: Any,
 ) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 
@@ -291,7 +298,9 @@ def _agreed_start(problem: Problem, run: Run, comm: Communicator, *, measure: bo
     return comm.agree("a solver's start", required, exponents)
 
 
-def _same_on_all_ranks(method: Any, A: LinearOperator, y: Array, x0: Array | None, run: Run) -> dict[str, Any]:
+def _same_on_all_ranks(
+    method: Method, A: LinearOperator | None, y: Array, x0: Array | None, run: Run
+) -> dict[str, Any]:
     """Return the options that must be equal on all ranks: they determine the solver's messages, or the solution."""
     options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
     tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}
@@ -352,8 +361,8 @@ class _Loop:
     resumed_from: int | None = None
     iterations: int = 0
     measured: bool = False  # whether the operator was outside the ordinary range
-    reference: Any = None  # reference numbers of the tests; None for the first numbers
-    verified: Any = None  # the numbers computed from the solution
+    reference: Numbers | None = None  # reference numbers of the tests; None for the first numbers
+    verified: Numbers = None  # the numbers computed from the solution
     x: Any = None  # the solution, if it has been computed
     description: str = ""
 
@@ -424,12 +433,12 @@ class _Loop:
             "details": problem.details(method.details(self.state, numbers)),
         }
 
-    def _initial(self) -> Any:
+    def _initial(self) -> State:
         problem = self.problem
         with self._quiet():
             return problem.method.init(problem.A, problem.y, problem.x0)
 
-    def _quiet(self) -> Any:
+    def _quiet(self) -> AbstractContextManager[object]:
         """Return a context without NumPy's warnings about numbers that a change of units may correct."""
         return np.errstate(all="ignore") if self.watches else nullcontext()
 
@@ -489,7 +498,7 @@ class _Loop:
         self.history.restore(self.history.rows()[:0])
         self.state, self.iterations, self.reference = self._initial(), 0, None
 
-    def _reference(self) -> Any:
+    def _reference(self) -> Numbers | None:
         """Return the reference numbers of the tests if there is a starting point. Collective.
 
         Krylov methods use the numbers at zero, unless the data are zero.
@@ -538,7 +547,7 @@ class _Loop:
                 known = checked and float(self.problem.residual_norm(history.numbers(checked - 1)))
                 self.bar.update(iteration, known if checked else None)
 
-    def _shows_extremes(self, number: int, now: Any) -> bool:
+    def _shows_extremes(self, number: int, now: Numbers) -> bool:
         method, before = self.problem.method, None if number == 0 else self.history.numbers(0)
         if not self.exponents and number == 0 and not is_ordinary_norm(self.problem, method.residual_norm(now)):
             return True

@@ -16,13 +16,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.errors import CollopsError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.profile import Message, MessageCounts, mark, messages
 from collops.solvers.history import DeviceHistory, History
 from collops.solvers.method import Method
-from collops.solvers.state import carried, fixed, is_array, local_arrays, with_carried
+from collops.solvers.state import State, carried, fixed, is_array, local_arrays, with_carried
 
 _MIN_TO_GROUP = 512  # recording a group takes about the time saved by 300 iterations
 
@@ -43,10 +44,10 @@ class Execution:
     def __enter__(self) -> Execution:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Do nothing."""
 
-    def advance(self, state: Any, remaining: int) -> Any:
+    def advance(self, state: State, remaining: int) -> State:
         """Return the state after one more step, or after some of the `remaining` ones; the history counts them."""
         with mark(self._label):
             state = self._method.step(self._operator, state)
@@ -103,7 +104,7 @@ class GraphExecution(Execution):
         self._launch = super().advance
         self._group = history.group
         self._recorded: dict[int, tuple[Any, list[Message]]] = {}  # by steps: graph, messages of a replay
-        self._next: Callable[[Any, int], Any] = self._warm_up
+        self._next: Callable[[State, int], State] = self._warm_up
         self._contexts = ExitStack()
 
     def __enter__(self) -> GraphExecution:
@@ -116,7 +117,7 @@ class GraphExecution(Execution):
         self._contexts.enter_context(self._lane.stream)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Order the caller's stream after the solver's work."""
         self._next = self._launch
         self._contexts.close()
@@ -130,18 +131,18 @@ class GraphExecution(Execution):
                 _abandoned.append((end, self._recorded, self._device, self._lane))
         self._recorded = {}
 
-    def advance(self, state: Any, remaining: int) -> Any:
+    def advance(self, state: State, remaining: int) -> State:
         """Return the state after one more step, or after a group of the `remaining` ones."""
         return self._next(state, remaining)
 
-    def _warm_up(self, state: Any, remaining: int) -> Any:
+    def _warm_up(self, state: State, remaining: int) -> State:
         import cupy
 
         self._next = self._record_or_launch
         with cupy.cuda.using_allocator(self._lane.pool.malloc):
             return self._launch(state, remaining)
 
-    def _record_or_launch(self, state: Any, remaining: int) -> Any:
+    def _record_or_launch(self, state: State, remaining: int) -> State:
         """Record the step if every rank can, and run it in any case."""
         reason = self._record(state, 1)
         if reason is None:
@@ -154,7 +155,7 @@ class GraphExecution(Execution):
             self._next = self._launch
         return self._next(state, remaining)
 
-    def _replay(self, state: Any, remaining: int) -> Any:
+    def _replay(self, state: State, remaining: int) -> State:
         steps = max(steps for steps in self._recorded if steps <= remaining)
         graph, sent = self._recorded[steps]
         with mark(self._label if steps == 1 else f"{steps} {self._label}s"):
@@ -170,7 +171,7 @@ class GraphExecution(Execution):
                 self._group = 1
         return state
 
-    def _record(self, state: Any, steps: int) -> str | None:
+    def _record(self, state: State, steps: int) -> str | None:
         """Record steps if every rank can; return why one cannot, or ``None``. Collective."""
         graph, sent, problem = self._capture(state, steps)
         reasons = [reason for reason in self._comm.allgather_metadata(problem) if reason is not None]
@@ -179,7 +180,7 @@ class GraphExecution(Execution):
         self._recorded[steps] = graph, sent
         return None
 
-    def _capture(self, state: Any, steps: int) -> tuple[Any, list[Message], str | None]:
+    def _capture(self, state: State, steps: int) -> tuple[Any, list[Message], str | None]:
         """Return a graph of steps from an unchanged `state`, their messages, and the reason if there is no graph."""
         import cupy
 
@@ -214,7 +215,7 @@ class GraphExecution(Execution):
         return graph, seen.records, reason
 
 
-def _carry(after: Any, before: Any) -> None:
+def _carry(after: State, before: State) -> None:
     """Copy results of steps in new memory to the addresses that the next replay reads.
 
     Raises CollopsError if a step changed anything other than arrays, which a replay cannot do.
@@ -223,7 +224,7 @@ def _carry(after: Any, before: Any) -> None:
     for name, value in fixed(before).items():
         if constants.get(name, after) is not value:
             raise CollopsError(f"the step changes {name} on the host")
-    moves: list[tuple[Any, Any]] = []
+    moves: list[tuple[LocalArray, LocalArray]] = []
     for name, target in carried(before).items():
         if not is_array(target):
             if present.get(name, after) is not target:

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import Array, axpby, divide, dots, zeros
+from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.operators import LinearOperator
+from collops.operators.base import AnyLayout
 from collops.operators.columns import block_layout, column
 from collops.operators.memory import check_holds
 from collops.solvers.blocks import grams, multiply, pieces
@@ -26,7 +28,7 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
 from collops.solvers.problem import check_count, check_kept, consistent, on_host, starting_point
 from collops.solvers.result import SolverResult
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, Numbers, Scalar, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
 
@@ -38,21 +40,21 @@ class GMRESState:
     operations would take longer on a device.
     """
 
-    start: Any  # the solution before this cycle
-    basis: Any  # V as a block of columns; column k is u
+    start: Array  # the solution before this cycle
+    basis: Array  # V as a block of columns; column k is u
     directions: Any  # Z as a block, stored for flexible GMRES only
     k: int  # iterations of this cycle
-    gamma: Any  # norm of the residual before this cycle
-    residual: Any  # norm of the residual
-    H: Any  # its last column becomes final with the second pass over u
-    Q: Any  # without the rotation for the last column
-    R: Any  # without the last column
-    z: Any = field(metadata=SCRATCH)  # M u
-    y: Any = field(metadata=CONSTANT)  # the data
-    M: Any = field(metadata=CONSTANT)
+    gamma: Scalar  # norm of the residual before this cycle
+    residual: Scalar  # norm of the residual
+    H: np.ndarray  # its last column becomes final with the second pass over u
+    Q: np.ndarray  # without the rotation for the last column
+    R: np.ndarray  # without the last column
+    z: Array | None = field(metadata=SCRATCH)  # M u
+    y: Array = field(metadata=CONSTANT)  # the data
+    M: LinearOperator | None = field(metadata=CONSTANT)
 
     @property
-    def x(self) -> Any:
+    def x(self) -> Array:
         """The solution, computed from the basis on access. Collective: one allreduce, and the preconditioner."""
         k = self.k
         if k == 0:
@@ -73,7 +75,7 @@ class GMRESState:
 class GMRESNumbers(NamedTuple):
     """The number of an iteration of GMRES: the norm of the residual."""
 
-    residual: Any
+    residual: Scalar
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,9 @@ class GMRES(SquareSystem):
     def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GMRESState:
         x, r, _ = starting_point(A, y, x0)
         dtype, m = r.dtype, self.restart
-        basis, directions = (
-            zeros(block_layout(r.layout, count), comm=y.comm, dtype=dtype, engine=y.engine) if count else None
-            for count in (m + 1, m if self.flexible else 0)
-        )
+        basis, directions = zeros(block_layout(r.layout, m + 1), comm=y.comm, dtype=dtype, engine=y.engine), None
+        if self.flexible:
+            directions = zeros(block_layout(r.layout, m), comm=y.comm, dtype=dtype, engine=y.engine)
         _put(basis, 0, r, None)
         (square,) = grams(*consistent((basis, basis)), columns=(slice(1), slice(1)))
         gamma = np.sqrt(y.engine.to_host(square)[0, 0].real)
@@ -126,7 +127,7 @@ class GMRES(SquareSystem):
         z = None if self.M is None or self.flexible else scratch_array(r.layout, y, dtype)
         return GMRESState(x, basis, directions, 0, gamma, gamma, H, Q, R, z, y, self.M)
 
-    def magnitudes(self, now: Any, before: Any, state: GMRESState) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: GMRESState) -> Sequence[float]:
         if before is None or before.residual == 0:
             return ()
         norm = log2(float(np.linalg.norm(state.H[:2, 0].astype(complex))))
@@ -173,14 +174,14 @@ class GMRES(SquareSystem):
         state.k = k + 1
         return state
 
-    def report(self, state: GMRESState) -> tuple[Any, ...]:
+    def report(self, state: GMRESState) -> Sequence[Scalar]:
         return (float(state.residual),)
 
-    def restarted(self, A: LinearOperator, y: Any, x: Any, state: GMRESState) -> GMRESState:
+    def restarted(self, A: LinearOperator, y: Array, x: Array, state: GMRESState) -> GMRESState:
         """Begin a cycle in the memory of the last one."""
         _, r, _ = starting_point(A, y, x)
         (square,) = dots(*consistent((r, r)))
-        gamma = np.sqrt(y.engine.to_host(square).real).astype(state.Q.real.dtype)[()]
+        gamma = np.sqrt(np.real(y.engine.to_host(square))).astype(real_of(state.Q.dtype))[()]
         _put(state.basis, 0, axpby(divide(1.0, gamma), r, 0.0, r, out=r), None)
         Q = np.eye(self.restart + 1, dtype=state.Q.dtype)
         return replace(state, start=x, k=0, gamma=gamma, residual=gamma, Q=Q)
@@ -196,12 +197,12 @@ class GMRES(SquareSystem):
         return state
 
 
-def _memory(block: Array, layout: Any, number: int) -> Any:
+def _memory(block: Array, layout: AnyLayout, number: int) -> Array | None:
     """Return memory for a column: a view of the block if the engine is mutable, else ``None``."""
     return column(block, layout, number) if block.engine.mutable else None
 
 
-def _put(block: Any, number: int, array: Any, memory: Any) -> None:
+def _put(block: Array, number: int, array: Array, memory: Array | None) -> None:
     """Copy an array to a column of a block, unless it is `memory`, the view of that column."""
     if array is not memory:
         for column, new in zip(block.leaves, array.leaves, strict=True):
@@ -209,7 +210,7 @@ def _put(block: Any, number: int, array: Any, memory: Any) -> None:
             column.local_array = column.engine.put(column.local_array, number, new.local_array)
 
 
-def _sum(weights: Any, block: Array, like: Array) -> Any:
+def _sum(weights: np.ndarray, block: Array, like: Array) -> Array:
     """Return a weighted sum of the first columns of a block, in the layout and dtype of `like`."""
     total = zeros(like.layout, comm=like.comm, dtype=like.dtype, engine=like.engine)
     weights = like.engine.from_host(weights)
@@ -219,7 +220,7 @@ def _sum(weights: Any, block: Array, like: Array) -> Any:
     return total
 
 
-def _replace(block: Array, k: int, matrix: Any) -> None:
+def _replace(block: Array, k: int, matrix: np.ndarray) -> None:
     """Replace columns k and k + 1 by the products of `matrix` with the columns up to k + 1."""
     engine = block.engine
     matrix = engine.from_host(matrix)
@@ -245,18 +246,18 @@ def _together(engine: Engine, count: int) -> list[slice]:
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
 
 
-def _as_rows(local: Any) -> Any:
+def _as_rows(local: LocalArray) -> LocalArray:
     """Return the columns of a local block as vectors; views if the engine has them."""
     return local.reshape(len(local), local.size // len(local))
 
 
-def _products(state: GMRESState, last: slice) -> Any:
+def _products(state: GMRESState, last: slice) -> np.ndarray:
     """Return the inner products of the columns of the basis up to `last` with the columns in `last`."""
     (gram,) = grams(*consistent((state.basis, state.basis)), columns=(slice(last.stop), last))
     return state.start.engine.to_host(gram).astype(state.H.dtype, copy=False)
 
 
-def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
+def _second_pass(state: GMRESState, c: np.ndarray, uu: np.floating) -> np.floating:
     """Return the norm of u orthogonal to the basis, 0 if it is a rounding error, and finalise the last columns.
 
     `c` and `uu` are the inner products of the basis with u, and of u. After a norm of 0, all vectors are zero.
@@ -278,7 +279,7 @@ def _second_pass(state: GMRESState, c: Any, uu: Any) -> Any:
     return beta if last[k].real > rounding else np.zeros_like(beta)
 
 
-def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: Any) -> tuple[np.ndarray, Any, Any]:
+def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: np.floating) -> tuple[np.ndarray, Scalar, Scalar]:
     """Return column `k` of R, and the cosine and sine of the rotation that eliminates its element in row k + 1.
 
     A column that depends on the previous columns to rounding gets a zero on the diagonal.
@@ -292,12 +293,12 @@ def _rotation(Q: np.ndarray, column: np.ndarray, k: int, rounding: Any) -> tuple
     return turned, 0.0, 1.0
 
 
-def _rounding(H: np.ndarray) -> Any:
+def _rounding(H: np.ndarray) -> np.floating:
     """Return the size of rounding errors of the images of basis vectors."""
     return 10 * np.finfo(H.dtype).eps * np.linalg.norm(H)
 
 
-def _longer(vector: np.ndarray, value: Any) -> np.ndarray:
+def _longer(vector: np.ndarray, value: Scalar) -> np.ndarray:
     """Return a vector with one more element; ``numpy.append`` is several times slower."""
     longer = np.empty(len(vector) + 1, vector.dtype)
     longer[:-1], longer[-1] = vector, value

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import kernel
 from collops.solvers.method import Method, Row
 from collops.solvers.problem import check_kept
-from collops.solvers.state import local_arrays
+from collops.solvers.state import Numbers, State, local_arrays
 
 _KINDS = {np.dtype(np.float32): np.int32(0), np.dtype(np.float64): np.int32(1)}
 _SCALARS = 4
@@ -39,7 +38,7 @@ class History:
         self._stored: list[Row] = []
         self.count = 0  # rows recorded so far
 
-    def record(self, state: Any) -> None:
+    def record(self, state: State) -> None:
         """Store the numbers of one more row."""
         values = self._method.report(state)
         self._stored.append(values.tolist() if hasattr(values, "tolist") else list(map(float, values)))
@@ -49,7 +48,7 @@ class History:
         """Return a row, waiting for it."""
         return self._stored[number]
 
-    def numbers(self, number: int) -> Any:
+    def numbers(self, number: int) -> Numbers:
         """Return a row as the method's named tuple, waiting for it."""
         return tuple.__new__(self._method.numbers, self.row(number))  # a third of the time of numbers(*row)
 
@@ -61,7 +60,7 @@ class History:
         """Begin with rows of an earlier run, as if they had been recorded."""
         self._stored, self.count = rows.tolist(), len(rows)
 
-    def return_to(self, number: int, state: Any) -> None:
+    def return_to(self, number: int, state: State) -> None:
         """Restore the results in a state to their values at a row that passed a test."""
 
     def abandon(self) -> None:
@@ -96,12 +95,12 @@ class DeviceHistory(History):
         self._events = deque((0, cupy.cuda.Event(disable_timing=True)) for _ in range(lag + 2))
         self._known = 0
 
-    def record(self, state: Any) -> None:
+    def record(self, state: State) -> None:
         """Store the numbers of one more row."""
         self.store(state)
         self.advance()
 
-    def store(self, state: Any) -> None:
+    def store(self, state: State) -> None:
         """Enqueue the kernels that write the next row and keep the results, which may be captured."""
         values = self._method.report(state)
         if not hasattr(values, "ndim") and isinstance(values[0], float):  # of a method with decisions on the host
@@ -122,14 +121,14 @@ class DeviceHistory(History):
         if self.keeps:
             self._keep(state)
 
-    def _keep(self, state: Any) -> None:
+    def _keep(self, state: State) -> None:
         arrays = self._results(state)
         if not self._copies:
             self._copies = [_Copies(array, self.lag + self.group) for array in arrays]
         for copies, array in zip(self._copies, arrays, strict=True):
             copies.keep(array, self._next)
 
-    def _results(self, state: Any) -> list[Any]:
+    def _results(self, state: State) -> list[LocalArray]:
         values = (getattr(state, name, None) for name in self._method.results)
         return [array for value in values if value is not None for array in local_arrays(value)]
 
@@ -162,7 +161,7 @@ class DeviceHistory(History):
         self._rows[: self.count] = rows
         self._next.fill(self.count)
 
-    def return_to(self, number: int, state: Any) -> None:
+    def return_to(self, number: int, state: State) -> None:
         """Restore the results in a state to their values at one of the last rows."""
         if self.keeps and number < self.count - 1:
             for copies, array in zip(self._copies, self._results(state), strict=True):
@@ -176,7 +175,7 @@ class DeviceHistory(History):
 class _Copies:
     """The values of an array on a device after each of the last `places` iterations."""
 
-    def __init__(self, array: Any, slots: int) -> None:
+    def __init__(self, array: LocalArray, slots: int) -> None:
         import cupy
 
         self._slots = cupy.empty((slots, *array.shape), array.dtype)
@@ -184,12 +183,12 @@ class _Copies:
         self._grid = (max(1, min(blocks, _MAX_BLOCKS)),)
         self._numbers = np.int64(array.nbytes), np.int64(slots)
 
-    def keep(self, array: Any, following: Any) -> None:
+    def keep(self, array: LocalArray, following: LocalArray) -> None:
         """Enqueue the copy of `array`; `following` is the number of the next row, on the device."""
         array = array if array.flags.c_contiguous else array.copy()
         kernel("record.cu", "keep")(self._grid, (_THREADS,), (array, self._slots, *self._numbers, following))
 
-    def restore(self, number: int, array: Any) -> None:
+    def restore(self, number: int, array: LocalArray) -> None:
         """Restore the array to its values after a row."""
         array[...] = self._slots[number % len(self._slots)]
 

@@ -6,16 +6,17 @@ for many damping factors, and selects the best one from the data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from collops.array import Array, StackedArray, axpby, dots, zeros_like
+from collops.comm import Communicator
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Degrees, Method, log2, not_finite
 from collops.solvers.problem import (
     check_count,
     check_kept,
@@ -28,7 +29,7 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import CONSTANT, SCRATCH
+from collops.solvers.state import CONSTANT, SCRATCH, Numbers, Scalar, State
 
 _MIN_DAMPING, _TRIALS = 1e-8, 120  # damping factors: the smallest, relative to the operator's norm, and their number
 # Weight of plain cross-validation, at most 1. With 1, one solution in ten fits noise; see test_hybrid.
@@ -38,32 +39,32 @@ _ROBUST = 0.1
 class HybridNumbers(NamedTuple):
     """The numbers of an iteration of hybrid LSQR."""
 
-    residual: Any  # its norm, without damping
-    damp: Any
-    change: Any  # norm of the change of the solution
-    norm: Any  # norm of the solution minus the starting point
-    rest: Any  # norm of A^H u outside of V: 0 if further iterations would not change the solution
+    residual: Scalar  # its norm, without damping
+    damp: Scalar
+    change: Scalar  # norm of the change of the solution
+    norm: Scalar  # norm of the solution minus the starting point
+    remainder: Scalar  # norm of A^H u outside of V: 0 if further iterations would not change the solution
 
 
 @dataclass(slots=True)
 class HybridState:
     """The bidiagonalisation ``A V = U B``; V and the last vector of U are stored."""
 
-    start: Any
+    start: Array
     basis: StackedArray  # V, with one vector more than the maximum number of iterations
-    u: Any
+    u: Array
     k: int  # iterations
     B: np.ndarray
     beta: float  # norm of the first residual
     alpha: float  # norm of A^H u outside of V
     weights: np.ndarray  # the solution is the sum of the basis with these
-    numbers: Any = field(metadata=SCRATCH)
-    image: Any = field(metadata=SCRATCH)
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
+    image: Array | None = field(metadata=SCRATCH)
     size: int = field(metadata=CONSTANT)  # number of data
-    comm: Any = field(metadata=CONSTANT)
+    comm: Communicator = field(metadata=CONSTANT)
 
     @property
-    def x(self) -> Any:
+    def x(self) -> Array:
         """The solution, computed from the basis on access. No messages."""
         x = self.start.copy()
         for weight, v in zip(self.weights[: self.k], self.basis.arrays, strict=False):
@@ -82,21 +83,21 @@ class HybridLSQR(Method):
     name = "hybrid LSQR"
     numbers = HybridNumbers
     tolerances = frozenset({"tol", "precision"})
-    degrees: ClassVar[Mapping[str, Any] | None] = {"noise": (1, 0), "damp": (0, 1)}
+    degrees: ClassVar[Degrees] = {"noise": (1, 0), "damp": (0, 1)}
     capturable = False  # the host chooses the damping
     traceable = False
     stops = (
         (lambda self, now, first: not_finite(now.residual, now.change), Status.NOT_FINITE),
         (lambda self, now, first: first.norm == 0, Status.EXACT_ZERO),
         (lambda self, now, first: now.change <= self.tol * now.norm, Status.CONVERGED),
-        (lambda self, now, first: now.rest == 0, Status.CONVERGED),
+        (lambda self, now, first: now.remainder == 0, Status.CONVERGED),
     )
 
     def init(self, A: LinearOperator, y: Array, x0: Array | None) -> HybridState:
         x, u, image = starting_point(A, y, x0)
         beta = _norm(u)
         u = axpby(1 / (beta or 1.0), u, 0.0, u, out=u)
-        vectors = [zeros_like(x) for _ in range(self.niter + 1)]
+        vectors: list[Any] = [zeros_like(x) for _ in range(self.niter + 1)]
         B = np.zeros((self.niter + 1, self.niter))
         numbers = beta, 0.0, 0.0, 0.0, 0.0
         scalars = 0, B, beta, 0.0, np.zeros(self.niter), numbers
@@ -129,20 +130,20 @@ class HybridLSQR(Method):
         return state
 
     def recomputed(
-        self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: HybridState, now: HybridNumbers
-    ) -> Any:
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: HybridState, now: HybridNumbers
+    ) -> HybridNumbers | None:
         # No test refers to the residual at zero.
         return None if x is None else now._replace(residual=_norm(starting_point(A, y, x)[1]))
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
-        return () if before is not None or now.residual == 0 else (2 * log2(now.rest),)
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
+        return () if before is not None or now.residual == 0 else (2 * log2(now.remainder),)
 
     def suspect(self, now: HybridNumbers, iteration: int) -> str:
         if now.residual - now.residual == 0:
             return "basis"
         return "image" if iteration else "u"
 
-    def residual_norm(self, now: HybridNumbers) -> Any:
+    def residual_norm(self, now: HybridNumbers) -> Scalar:
         return now.residual
 
     def details(self, state: HybridState, history: HybridNumbers) -> dict[str, Any]:
@@ -166,12 +167,12 @@ class HybridLSQR(Method):
         # After two passes, a vector in the span of the others is a rounding error.
         state.alpha = 0.0 if alpha <= 10 * self.precision * lengths[0] else alpha
         w = axpby(1 / state.alpha if state.alpha else 0.0, w, 0.0, w, out=w)
-        arrays = list(vectors)
+        arrays: list[Any] = list(vectors)
         arrays[k] = w
         state.basis = state.basis._like(arrays)
 
 
-def _norm(array: Any) -> float:
+def _norm(array: Array) -> float:
     return float(dots(*consistent((array, array)))[0]) ** 0.5
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.array import Array
 from collops.errors import InputError, LayoutError
@@ -35,7 +36,7 @@ from collops.solvers.result import SolverResult, Status
 from collops.solvers.scaling import operator_unit
 from collops.solvers.schedule import Schedule, momenta
 from collops.solvers.shrinkage import StepSums, Threshold, advance, find_threshold
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, Numbers, Scalar, State, Truth, scratch_array
 
 __all__ = ["IterativeThresholding", "ThresholdingState", "prepare"]
 
@@ -43,17 +44,17 @@ __all__ = ["IterativeThresholding", "ThresholdingState", "prepare"]
 class ThresholdingNumbers(NamedTuple):
     """The numbers of an iteration: the first three are sums over all ranks."""
 
-    residual: Any  # squared norm
-    update: Any  # squared norm; infinite before the first iteration
-    absolute: Any  # sum of absolute values
-    before: Any  # the squared norm of the residual before the step
-    first_cost: Any  # infinite before it is known
+    residual: Scalar  # squared norm
+    update: Scalar  # squared norm; infinite before the first iteration
+    absolute: Scalar  # sum of absolute values
+    before: Scalar  # the squared norm of the residual before the step
+    first_cost: Scalar  # infinite before it is known
 
 
 _XTOL = 1e-10
 
 
-def _begun(now: ThresholdingNumbers) -> Any:
+def _begun(now: ThresholdingNumbers) -> Truth:
     """Return whether an iteration has been completed."""
     return now.update != math.inf
 
@@ -65,13 +66,13 @@ _RESIDUAL, _UPDATE, _ABSOLUTE, _BEFORE, _FIRST_COST = range(5)
 class ThresholdingState:
     """State of iterative thresholding between iterations."""
 
-    x: Any
-    ahead: Any  # x, extrapolated; None without momentum
-    residual: Any  # y - A x
-    residual_ahead: Any
-    data: Any = field(metadata=CONSTANT)
-    gradient: Any = field(metadata=SCRATCH)  # A^H residual_ahead
-    image: Any = field(metadata=SCRATCH)  # A x
+    x: Array
+    ahead: Array | None  # x, extrapolated; None without momentum
+    residual: Array  # y - A x
+    residual_ahead: Array | None  # None without momentum
+    data: Array = field(metadata=CONSTANT)
+    gradient: Array | None = field(metadata=SCRATCH)  # A^H residual_ahead
+    image: Array | None = field(metadata=SCRATCH)  # A x
     sums: StepSums
     momenta: Schedule | None  # None without momentum
 
@@ -127,17 +128,17 @@ class IterativeThresholding(Method):
         return "FISTA" if self.accelerated else "ISTA"
 
     @property
-    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def degrees(self) -> dict[str, tuple[float, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The powers of the units; see :class:`Method`. The threshold of values is proportional to them."""
         power = {Rule.SOFT: 1, Rule.HALF: 1.5, Rule.HARD: 2}.get(self.threshold.rule, 0)
         of_cost = dict.fromkeys(("atol", "cost"), (2, 0))
         of_model = dict.fromkeys(("tol", "updates"), (1, -1))
         return {"eps": (1, 1), "shrinkage": (power, -power), "alpha": (0, -2), **of_cost, **of_model}
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         return () if before is not None or is_traced(self.alpha) or self.alpha == 0 else (log2(self.alpha),)
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         check_plain(self, self.varies)
         return self._begin(A, y, x0, working_dtype(A, y, x0))
 
@@ -146,9 +147,9 @@ class IterativeThresholding(Method):
         """Whether there is a transform, a percentile, or a variable threshold."""
         return self.transform is not None or self.threshold.percentile is not None or self.decay is not None
 
-    def _begin(self, A: LinearOperator, y: Any, x0: Any, dtype: np.dtype) -> ThresholdingState:
+    def _begin(self, A: LinearOperator, y: Array, x0: Array | None, dtype: np.dtype) -> ThresholdingState:
         x, residual, image = starting_point(A, y, x0, dtype)
-        sums = StepSums.over(x, residual, width=3, kept=2)
+        sums = StepSums.over(x, residual, width=3, extra=2)
         advance(sums, 1, residual, base=residual, square=_RESIDUAL)
         advance(sums, 0, x, base=x, absolute=_ABSOLUTE)
         sums.combine()
@@ -166,7 +167,7 @@ class IterativeThresholding(Method):
             Schedule.from_numbers(momenta(self.niter), y.engine, real_dtype(dtype)) if self.accelerated else None,
         )
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Follow the gradient, shrink, extrapolate, and compute the residuals of both points."""
         sums, x, z, r, r_z = state.sums, state.x, state.ahead, state.residual, state.residual_ahead
         momentum = None if state.momenta is None else state.momenta.take()
@@ -189,7 +190,7 @@ class IterativeThresholding(Method):
             sums.put(_FIRST_COST, xp.where(xp.isinf(first), cost, first))
         return state
 
-    def _shrunk(self, state: Any) -> dict[str, Any]:
+    def _shrunk(self, state: State) -> dict[str, Any]:
         """Return the arguments of :func:`advance` for computing the next x from the gradient."""
         start = state.x if state.ahead is None else state.ahead
         return {
@@ -200,7 +201,7 @@ class IterativeThresholding(Method):
             "threshold": self.shrinkage,
         }
 
-    def report(self, state: ThresholdingState) -> Any:
+    def report(self, state: ThresholdingState) -> Sequence[Scalar]:
         return state.sums.values
 
     def suspect(self, now: ThresholdingNumbers, iteration: int) -> str:
@@ -208,11 +209,11 @@ class IterativeThresholding(Method):
             return "gradient" if iteration else "x"
         return super().suspect(now, iteration)
 
-    def details(self, state: Any, history: ThresholdingNumbers) -> dict[str, Any]:
+    def details(self, state: State, history: ThresholdingNumbers) -> dict[str, Any]:
         cost = self._cost(history)
         return {"cost": cost[1:], "updates": np.sqrt(history.update[1:]), "alpha": self.alpha}
 
-    def _cost(self, now: ThresholdingNumbers) -> Any:
+    def _cost(self, now: ThresholdingNumbers) -> Scalar:
         """Return the cost that PyLops reports: for ISTA with the residual before the step."""
         return 0.5 * (now.residual if self.accelerated else now.before) + self.eps * now.absolute
 
@@ -293,7 +294,7 @@ def ista(
     rtol1: float = 0.0,
     threshkind: str = "soft",
     perc: float | None = None,
-    decay: Any = None,
+    decay: ArrayLike | None = None,
     monitorres: bool = False,
     accelerated: bool = False,
     **run: Any,

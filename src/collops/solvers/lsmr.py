@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import Array, Finite, axpby, dots, zeros_like
+from collops.backend import LocalArray
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import Bidiagonalisation, arithmetic, checked_bounds, next_u, put_numbers
@@ -19,18 +20,18 @@ from collops.solvers.cg import CG
 from collops.solvers.driver import solve, solver
 from collops.solvers.problem import check_problem, consistent, starting_point, takes_part
 from collops.solvers.result import SolverResult
-from collops.solvers.state import CONSTANT, SCRATCH, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, Numbers, Scalar, scratch_array
 
 
 class LSMRNumbers(NamedTuple):
     """The numbers of an iteration of LSMR."""
 
-    r1norm: Any  # |y - A x|
-    rnorm: Any  # |[y - A x; -damp (x - x0)]|
-    arnorm: Any  # norm of the gradient
-    anorm: Any  # Frobenius norm of [A; damp], an estimate
-    acond: Any  # its condition number, an estimate; 0 before the first iteration
-    xnorm: Any  # |x|
+    r1norm: Scalar  # |y - A x|
+    rnorm: Scalar  # |[y - A x; -damp (x - x0)]|
+    arnorm: Scalar  # norm of the gradient
+    anorm: Scalar  # Frobenius norm of [A; damp], an estimate
+    acond: Scalar  # its condition number, an estimate; 0 before the first iteration
+    xnorm: Scalar  # |x|
 
 
 _SCALARS = (
@@ -46,15 +47,15 @@ six."""
 class LSMRState:
     """State of LSMR between iterations. As in LSQR, u and v are not normalised."""
 
-    x: Any
-    u: Any
-    v: Any
-    h: Any
-    hbar: Any
-    image: Any = field(metadata=SCRATCH)  # A v
-    back: Any = field(metadata=SCRATCH)  # A^H u
-    scalars: Any
-    start: Any = field(metadata=CONSTANT)  # x0, if the damping penalises x - x0
+    x: Array
+    u: Array
+    v: Array
+    h: Array
+    hbar: Array
+    image: Array | None = field(metadata=SCRATCH)  # A v
+    back: Array | None = field(metadata=SCRATCH)  # A^H u
+    scalars: LocalArray
+    start: Array | None = field(metadata=CONSTANT)  # x0, if the damping penalises x - x0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class LSMR(Bidiagonalisation):
     name = "LSMR"
     numbers = LSMRNumbers
 
-    def init(self, A: LinearOperator, y: Any, x0: Any) -> LSMRState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> LSMRState:
         x, u, image = starting_point(A, y, x0)
         engine = x.engine
         v = A._adjoint(u, new_array(A.domain, x, x.dtype))
@@ -144,7 +145,7 @@ class LSMR(Bidiagonalisation):
         state.scalars = put_numbers(engine, state.scalars, slice(None), numbers)
         return state
 
-    def scale(self, now: Any, first: Any) -> Any:
+    def scale(self, now: Numbers, first: Numbers) -> Scalar:
         return now.anorm * now.rnorm
 
     def suspect(self, now: LSMRNumbers, iteration: int) -> str:
@@ -154,7 +155,7 @@ class LSMR(Bidiagonalisation):
             return "image" if now.anorm - now.anorm != 0 else "back"  # anorm does not depend on the last v yet
         return "u" if now.rnorm - now.rnorm != 0 else "v"
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[CG, LinearOperator]:
+    def tangent(self, A: LinearOperator, tol: Scalar) -> tuple[CG, LinearOperator]:
         return CG(self.damp * self.damp, tol), A.H @ A
 
     def details(self, state: LSMRState, history: LSMRNumbers) -> dict[str, Any]:

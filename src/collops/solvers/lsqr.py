@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.array import Array, Finite, axpby, dots
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
@@ -22,7 +22,7 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.kernels import step_kernels_for
 from collops.solvers.problem import check_plain, check_problem, consistent, real_dtype, starting_point, takes_part
 from collops.solvers.result import SolverResult
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Scalar, State, scratch_array
 
 __all__ = ["LSQR", "lsqr"]
 
@@ -30,12 +30,12 @@ __all__ = ["LSQR", "lsqr"]
 class LSQRNumbers(NamedTuple):
     """The numbers of an iteration of LSQR."""
 
-    r1norm: Any  # |y - A x|
-    rnorm: Any  # |[y - A x; -damp x]|
-    arnorm: Any  # norm of the gradient
-    anorm: Any  # Frobenius norm of [A; damp], an estimate
-    acond: Any  # its condition number, an estimate; 0 before the first iteration
-    xnorm: Any  # |x - x0|, with a preconditioner |z|
+    r1norm: Scalar  # |y - A x|
+    rnorm: Scalar  # |[y - A x; -damp x]|
+    arnorm: Scalar  # norm of the gradient
+    anorm: Scalar  # Frobenius norm of [A; damp], an estimate
+    acond: Scalar  # its condition number, an estimate; 0 before the first iteration
+    xnorm: Scalar  # |x - x0|, with a preconditioner |z|
 
 
 _SCALARS = (*LSQRNumbers._fields, "alfa", "beta", "rhobar", "phibar", "ddnorm", "res2", "xxnorm", "z", "cs2", "sn2")
@@ -49,27 +49,27 @@ _ALL, _BETA = slice(None), slice(7, 8)
 _OF_ALFA, _OF_BETA, _STEPS = slice(0, 2), slice(2, 4), slice(4, 7)
 """Indices of beta among the scalars; of the factors that follow from alfa, from beta, and from the rotations."""
 
-_Pair = tuple[Any, Any]
+_Pair = tuple[LocalArray, LocalArray]
 
 
 @dataclass(slots=True)
 class LSQRState:
     """State of LSQR between iterations. The u and v of the bidiagonalisation are U / beta and V / alfa."""
 
-    x: Any
-    u: Any
-    v: Any
-    w: Any  # direction
-    image: Any = field(metadata=SCRATCH)  # A v
-    back: Any = field(metadata=SCRATCH)  # A^H u
-    scalars: Any
-    factors: Any
-    factor: dict[str, Any] = field(init=False)  # each of the factors as a 0-d array
+    x: Array
+    u: Array
+    v: Array
+    w: Array  # direction
+    image: Array | None = field(metadata=SCRATCH)  # A v
+    back: Array | None = field(metadata=SCRATCH)  # A^H u
+    scalars: LocalArray
+    factors: LocalArray
+    factor: dict[str, Scalar] = field(init=False)  # each of the factors as a 0-d array
 
     def __post_init__(self) -> None:
         self.factor = _elements(self.factors)
 
-    def put(self, scalars: Any, factors: Any) -> None:
+    def put(self, scalars: LocalArray, factors: LocalArray) -> None:
         """Set the scalars and the factors."""
         self.scalars = scalars
         if factors is not self.factors:
@@ -103,7 +103,7 @@ class LSQR(Bidiagonalisation):
                 "lsqr with M does not support damp, which would penalise z: stack damp * Identity below A, or use cgls"
             )
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         check_plain(self, self.M is not None or self.calc_var)
         x, u, image = starting_point(A, y, x0)
         v = A._adjoint(u, new_array(A.domain, x, x.dtype))
@@ -111,7 +111,7 @@ class LSQR(Bidiagonalisation):
         back = scratch_array(A.domain, x, x.dtype)
         return LSQRState(x, u, v, w, image, back, scalars, factors)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Extend both bases by one vector each, and update the solution."""
         engine = state.x.engine
         u_square = next_u(A, state.v, state, state.factor["per_alfa"], state.factor["u_carry"])
@@ -125,7 +125,7 @@ class LSQR(Bidiagonalisation):
         state.w = axpby(factor["per_alfa"], state.v, factor["w_carry"], state.w, out=state.w)
         return state
 
-    def _begin(self, u: Array, v: Array) -> tuple[Any, ...]:
+    def _begin(self, u: Array, v: Array) -> tuple[LocalArray, LocalArray, dict[str, Scalar], Array, Array]:
         """Return the scalars and factors at the start, V computed in place from A^H U, and the first direction."""
         engine = u.engine
         scalars = engine.xp.zeros(len(_SCALARS), dtype=engine.dtype(np.float64))
@@ -142,7 +142,7 @@ class LSQR(Bidiagonalisation):
             return "back" if iteration else "v"
         return "image" if iteration else "u"
 
-    def details(self, state: Any, history: LSQRNumbers) -> dict[str, Any]:
+    def details(self, state: State, history: LSQRNumbers) -> dict[str, Any]:
         last = {name: float(values[-1]) for name, values in history._asdict().items()}
         # The recurrence has the norm of the change from x0.
         return {
@@ -219,7 +219,7 @@ def lsqr(
     return solve(method, A, y, x0, niter=niter, parts=[M], **run)
 
 
-def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: Any) -> _Pair:
+def _begin(engine: Engine, scalars: LocalArray, factors: LocalArray, u_square: Scalar, v_square: Scalar) -> _Pair:
     """Return both arrays at the start, from ``|U|**2`` and ``|A^H U|**2`` of U = y - A x0, which are 0-d arrays."""
     if (launch := step_kernels_for(engine).launch_lsqr) is not None:
         return launch("begin", scalars, factors, u_square, v_square)
@@ -231,7 +231,7 @@ def _begin(engine: Engine, scalars: Any, factors: Any, u_square: Any, v_square: 
     return put_numbers(engine, scalars, _ALL, numbers), put_numbers(engine, factors, _ALL, steps)
 
 
-def after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
+def after_u(engine: Engine, scalars: LocalArray, factors: LocalArray, u_square: Scalar) -> _Pair:
     """Return both arrays with the numbers for the next V, from ``|U|**2``."""
     if (launch := step_kernels_for(engine).launch_lsqr) is not None:
         return launch("after_u", scalars, factors, u_square)
@@ -241,7 +241,9 @@ def after_u(engine: Engine, scalars: Any, factors: Any, u_square: Any) -> _Pair:
     return put_numbers(engine, scalars, _BETA, [beta]), factors
 
 
-def after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square: Any, damp: Any) -> _Pair:
+def after_v(
+    engine: Engine, scalars: LocalArray, factors: LocalArray, v_square: Scalar, w_square: Scalar, damp: Scalar
+) -> _Pair:
     """Return both arrays with the numbers for x, w and the next U, from ``|V|**2`` and ``|w|**2``."""
     if (launch := step_kernels_for(engine).launch_lsqr) is not None:
         return launch("after_v", scalars, factors, v_square, w_square, np.float64(damp))
@@ -279,6 +281,6 @@ def after_v(engine: Engine, scalars: Any, factors: Any, v_square: Any, w_square:
     return put_numbers(engine, scalars, _ALL, numbers), factors
 
 
-def _elements(factors: Any) -> dict[str, Any]:
+def _elements(factors: LocalArray) -> dict[str, Scalar]:
     """Return each of the factors as a 0-d array: views of `factors` if arrays are mutable."""
     return {name: factors[index : index + 1].reshape(()) for index, name in enumerate(_FACTORS)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -12,15 +13,19 @@ import numpy as np
 from collops.array import Array
 from collops.backend import is_traced
 from collops.solvers.result import Status
+from collops.solvers.state import Numbers, Scalar, State, Truth
 
 __all__ = ["DOUBLE_PRECISION", "Method", "log2", "not_finite", "over"]
 
 Row = Sequence[float]
 """The numbers of one iteration, in the order of ``Method.numbers``."""
 
-Test = Callable[[Any, Any, Any], Any]
+Test = Callable[[Any, Numbers, Numbers], Truth]
 Stop = tuple[Test, Status | None] | tuple[Test, Status | None, str]
 """A test, the status if it passes, and optionally an option's name; see :class:`Method`."""
+
+Degrees = Mapping[str, tuple[float, float]] | None
+"""The powers of the units of data and operator in quantities, by name; see :class:`Method`."""
 
 DOUBLE_PRECISION = float(np.finfo(np.float64).eps)
 """Default relative size of rounding errors."""
@@ -31,15 +36,15 @@ MAX_RESTARTS = 5
 _ON_HOST = (float, np.floating)
 
 
-def not_finite(*numbers: Any) -> Any:
+def not_finite(*numbers: Scalar) -> Truth:
     """Return whether a number is infinite or NaN; for Python numbers, and for 0-d arrays in a trace."""
-    nothing: Any = 0.0
+    nothing: Scalar = 0.0
     for number in numbers:
         nothing = nothing + (number - number)
     return nothing != 0
 
 
-def over(a: Any, b: Any) -> Any:
+def over(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a / b``; infinity without an error or warning if `b` is a zero of Python or NumPy."""
     return math.inf if isinstance(b, _ON_HOST) and b == 0 else a / b
 
@@ -111,18 +116,19 @@ class Method:
     ('CGLS', ('gradient', 'residual', 'curvature', 'before'), 0.1)
     """
 
-    name: ClassVar[Any]
-    numbers: ClassVar[Any]
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # of the subclasses
+    name: ClassVar[str]
+    numbers: ClassVar[type[Any]]
     stops: ClassVar[tuple[Stop, ...]] = ()
     tolerances: ClassVar[frozenset[str]] = frozenset()
     results: ClassVar[tuple[str, ...]] = ("x",)
     damps_change: ClassVar[bool] = False
-    degrees: ClassVar[Mapping[str, tuple[float, float]] | None] = None
+    degrees: ClassVar[Degrees] = None
     always_measured: ClassVar[bool] = True
     square: ClassVar[bool] = False
     traceable: ClassVar[bool] = True
 
-    def variant(self, y: Array, reductions: Any = 2) -> Any:
+    def variant(self, y: Array, reductions: int | str = 2) -> Method:
         """Return the method with the steps that suit its options and the data; see :mod:`collops.solvers.variants`.
 
         :func:`solve` calls it once. The iterates are equal up to rounding.
@@ -131,7 +137,7 @@ class Method:
 
         return choose(self, y, reductions)
 
-    def init(self, A: Any, y: Array, x0: Array | None) -> Any:
+    def init(self, A: Any, y: Array, x0: Array | None) -> State:
         """Return the state before the first iteration.
 
         `A` is the operator, or ``None``; `y` the data in its range; `x0` the starting point, or ``None``. The arrays
@@ -139,18 +145,20 @@ class Method:
         """
         raise NotImplementedError
 
-    def step(self, A: Any, state: Any) -> Any:
+    def step(self, A: Any, state: State) -> State:
         """Return the state after one more iteration."""
         raise NotImplementedError
 
-    def report(self, state: Any) -> Any:
+    def report(self, state: State) -> Any:
         """Return the numbers of the last iteration: up to four real 0-d arrays, one float64 1-d array, or floats.
 
         By default they are the field ``numbers`` of the state.
         """
         return state.numbers
 
-    def recomputed(self, A: Any, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: Any, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         """Return the numbers `now` of `state`, recomputed from its solution `x`. Collective.
 
         Recurrence residuals can decrease when true residuals no longer do [Greenbaum 1997]; the driver therefore
@@ -160,7 +168,7 @@ class Method:
         """
         return None
 
-    def at_rounding(self, A: Any, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: Any, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         """Return whether rounding errors explain the measured residual, and whether they explain the gradient.
 
         Collective. `history` has the numbers of all iterations as arrays, possibly NaN after the last.
@@ -171,7 +179,7 @@ class Method:
         """Return the powers of the units of data and operator in an option or a result."""
         return (self.degrees or {}).get(name) or _DEGREES.get(name, (0, 0))
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         """Return binary logarithms of squares that the method computes, as far as they follow from its first numbers.
 
         `now` are the numbers before the first iteration, or after it; then `before` are the numbers before it. `state`
@@ -180,19 +188,19 @@ class Method:
         """
         return ()
 
-    def image(self, A: Any, x: Array, out: Array | None) -> Any:
+    def image(self, A: Any, x: Array, out: Array | None) -> Array:
         """Return the image of `x` under the operator of the equations, optionally in the memory `out`."""
         return A._forward(x, out)
 
-    def restarts(self, state: Any) -> bool:
+    def restarts(self, state: State) -> bool:
         """Return whether the method can restart from a solution."""
         return True
 
-    def restarted(self, A: Any, y: Array, x: Array, state: Any) -> Any:
+    def restarted(self, A: Any, y: Array, x: Array, state: State) -> State:
         """Return the state for a restart from `x`. Collective."""
         return self.init(A, y, x)
 
-    def status(self, now: Any, first: Any) -> Status | None:
+    def status(self, now: Numbers, first: Numbers) -> Status | None:
         """Return the status of the first test that passes, or ``None`` if the solver continues; numbers are floats."""
         for test, status in self.possible_stops:
             if test(self, now, first):
@@ -203,25 +211,25 @@ class Method:
     def possible_stops(self) -> list[tuple[Test, Status | None]]:
         """The tests whose options are not 0 or false; options that are being traced count as nonzero."""
 
-        def counts(option: Any) -> bool:
+        def counts(option: object) -> bool:
             return is_traced(option) or bool(option)
 
         return [(test, status) for test, status, *names in self.stops if all(counts(getattr(self, n)) for n in names)]
 
-    def suspect(self, now: Any, iteration: int) -> str:
+    def suspect(self, now: Numbers, iteration: int) -> str:
         """Return the field of the state that first became non-finite, from numbers whose status is ``NOT_FINITE``.
 
         By default the image of an operator, or before the first iteration the residual.
         """
         return "image" if iteration else "residual"
 
-    def residual_norm(self, now: Any) -> Any:
+    def residual_norm(self, now: Numbers) -> Scalar:
         """Return the norm of the residual from `numbers` of floats, or of arrays with one element per iteration.
 
         By default the number ``residual`` is its square, which may be negative by rounding.
         """
         return abs(now.residual) ** 0.5
 
-    def details(self, state: Any, history: Any) -> dict[str, Any]:
+    def details(self, state: State, history: Numbers) -> dict[str, Any]:
         """Return further results by name; `history` is a `numbers` of arrays, whose first elements precede the run."""
         return {}

@@ -20,7 +20,7 @@ from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
 from collops.solvers.problem import check_number, consistent, explained_by_rounding, starting_point
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import scratch_array
+from collops.solvers.state import Numbers, Scalar, State, Truth, scratch_array
 from collops.solvers.systems import SquareSystem, checked_system
 
 _MAX_ROUNDING = 10.0
@@ -31,35 +31,35 @@ _MAX_ROUNDING = 10.0
 class MINRESState:
     """State of MINRES between iterations, in the notation of Paige and Saunders (1975)."""
 
-    x: Any
-    r1: Any  # the last Lanczos vector is M r1 / oldb
-    r2: Any  # the next one M r2 / beta
-    z: Any  # M r2
-    image: Any  # (A - shift) z
-    w1: Any  # the previous directions, each times its gamma
-    w2: Any
-    alfa: Any  # diagonal element of the tridiagonal matrix that belongs to r2
-    beta: Any
-    oldb: Any
-    cs: Any  # the last rotation
-    sn: Any
-    dbar: Any  # the next column after the rotations
-    epsln: Any
-    gamma1: Any  # diagonal elements of the triangular factor, for w1 and w2
-    gamma2: Any
-    phibar: Any  # norm of the residual
-    tnorm2: Any  # square of the Frobenius norm of the tridiagonal matrix
-    root: Any
-    square: Any
+    x: Array
+    r1: Array  # the last Lanczos vector is M r1 / oldb
+    r2: Array  # the next one M r2 / beta
+    z: Array  # M r2
+    image: Array  # (A - shift) z
+    w1: Array  # the previous directions, each times its gamma
+    w2: Array
+    alfa: Scalar  # diagonal element of the tridiagonal matrix that belongs to r2
+    beta: Scalar
+    oldb: Scalar
+    cs: Scalar  # the last rotation
+    sn: Scalar
+    dbar: Scalar  # the next column after the rotations
+    epsln: Scalar
+    gamma1: Scalar  # diagonal elements of the triangular factor, for w1 and w2
+    gamma2: Scalar
+    phibar: Scalar  # norm of the residual
+    tnorm2: Scalar  # square of the Frobenius norm of the tridiagonal matrix
+    root: Scalar
+    square: Scalar
 
 
 class MINRESNumbers(NamedTuple):
     """The numbers of an iteration of MINRES, for the preconditioned system if there is a preconditioner."""
 
-    residual: Any  # its norm
-    gradient: Any  # norm of A r relative to the norm of r, for the previous residual
-    anorm: Any  # norm of A, an estimate
-    square: Any  # (r2, M r2), negative only if M is not positive definite
+    residual: Scalar  # its norm
+    gradient: Scalar  # norm of A r relative to the norm of r, for the previous residual
+    anorm: Scalar  # norm of A, an estimate
+    square: Scalar  # (r2, M r2), negative only if M is not positive definite
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class MINRES(SquareSystem):
     )
 
     @property
-    def degrees(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def degrees(self) -> dict[str, tuple[float, float]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The powers of the units; see :class:`Method`. A preconditioner has the inverse unit of the operator."""
         norm = (1, 0 if self.M is None else -0.5)
         return {"atol": norm, "residual": norm, "shift": (0, 1), "M": (0, -1)}
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         first = now if before is None else before
         norm = log2(now.anorm)
         if first.residual == 0 or (before is None and isfinite(norm)):  # one element does not determine the norm
@@ -93,7 +93,7 @@ class MINRES(SquareSystem):
         return 2 * norm, 3 * norm, 2 * (log2(first.residual) - norm)
 
     @property
-    def added(self) -> Any:
+    def added(self) -> Scalar:
         """The multiple of the identity."""
         return -self.shift
 
@@ -136,7 +136,9 @@ class MINRES(SquareSystem):
         state.w1, state.w2, state.gamma1, state.gamma2 = state.w2, w, state.gamma2, gamma
         return state
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         _, r, image = starting_point(A, y, x, image_of=self.image)
         z = self.preconditioned(r, None)
         if x is None:
@@ -147,16 +149,16 @@ class MINRES(SquareSystem):
         length = abs(square.real) ** 0.5
         return now._replace(residual=length, gradient=divide(abs(image_square.real) ** 0.5, length))
 
-    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         if self.M is not None:
             return super().at_rounding(A, y, x, now, history)
         return explained_by_rounding(now.anorm, y, x, now.residual, now.gradient * now.residual)
 
-    def report(self, state: MINRESState) -> tuple[Any, ...]:
+    def report(self, state: MINRESState) -> Sequence[Scalar]:
         return state.phibar, state.root, state.tnorm2**0.5, state.square
 
 
-def _measured(r: Array, z: Array, image: Array) -> tuple[Any, Any, Any]:
+def _measured(r: Array, z: Array, image: Array) -> tuple[Scalar, Scalar, Scalar]:
     """Return the elements alfa and beta of the tridiagonal matrix that belong to a vector r, and the square of beta."""
     double = r.engine.dtype(np.float64)
     square, product = (value.real.astype(double) for value in dots(*consistent((r, z), (z, image))))

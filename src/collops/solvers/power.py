@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, Finite, axpby, divide, dots, random
+from collops.backend import LocalArray
 from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
-from collops.solvers.method import Method, log2, not_finite
+from collops.solvers.method import Degrees, Method, log2, not_finite
 from collops.solvers.problem import check_number, check_problem, check_square, consistent, working_dtype
 from collops.solvers.result import SolverResult, Status
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Numbers, Scalar, State, Truth, scratch_array
 
 
 @dataclass(slots=True)
 class PowerState:
     """State of power iteration between iterations."""
 
-    x: Any  # vector of norm 1
-    image: Any = field(metadata=SCRATCH)  # A x
-    numbers: Any  # a float64 array of the elements of PowerNumbers
+    x: Array  # vector of norm 1
+    image: Array | None = field(metadata=SCRATCH)  # A x
+    numbers: LocalArray  # a float64 array of the elements of PowerNumbers
 
 
 class PowerNumbers(NamedTuple):
     """The numbers of an iteration; all of them infinite before the first one."""
 
-    real: Any  # real and imaginary part of the eigenvalue
-    imaginary: Any
-    real_before: Any  # of the previous iteration
-    imaginary_before: Any
-    defect: Any  # |A x - eigenvalue x|^2
+    real: Scalar  # real and imaginary part of the eigenvalue
+    imaginary: Scalar
+    real_before: Scalar  # of the previous iteration
+    imaginary_before: Scalar
+    defect: Scalar  # |A x - eigenvalue x|^2
 
 
-def _begun(now: PowerNumbers) -> Any:
+def _begun(now: PowerNumbers) -> Truth:
     return (now.real != np.inf) | (now.imaginary != np.inf)
 
 
-def _square(real: Any, imaginary: Any) -> Any:
+def _square(real: Scalar, imaginary: Scalar) -> Scalar:
     return real * real + imaginary * imaginary
 
 
-def _unchanged(method: PowerIteration, now: PowerNumbers) -> Any:
+def _unchanged(method: PowerIteration, now: PowerNumbers) -> Truth:
     change = _square(now.real - now.real_before, now.imaginary - now.imaginary_before)
     return change < method.tol * method.tol * _square(now.real, now.imaginary)
 
@@ -59,7 +61,7 @@ class PowerIteration(Method):
     name = "Power iteration"
     numbers = PowerNumbers
     square = True
-    degrees: ClassVar[Mapping[str, Any] | None] = {"x": (0, 0), "residual": (0, 1), "eigenvalue": (0, 1)}
+    degrees: ClassVar[Degrees] = {"x": (0, 0), "residual": (0, 1), "eigenvalue": (0, 1)}
     stops = (
         (lambda self, now, first: _begun(now) & not_finite(now.real, now.imaginary), Status.NOT_FINITE),
         (lambda self, now, first: (now.real == 0) & (now.imaginary == 0), Status.CONVERGED),
@@ -90,10 +92,10 @@ class PowerIteration(Method):
         state.x = axpby(Finite((1.0, scale)), state.image, unchanged, state.x, out=state.x)
         return state
 
-    def magnitudes(self, now: Any, before: Any, state: Any) -> Sequence[float]:
+    def magnitudes(self, now: Numbers, before: Numbers | None, state: State) -> Sequence[float]:
         return () if before is None else (log2(_square(now.real, now.imaginary) + now.defect),)
 
-    def residual_norm(self, now: PowerNumbers) -> Any:
+    def residual_norm(self, now: PowerNumbers) -> Scalar:
         return now.defect**0.5
 
     def details(self, state: PowerState, history: PowerNumbers) -> dict[str, Any]:
@@ -104,7 +106,7 @@ class PowerIteration(Method):
 @solver
 def power_iteration(
     A: LinearOperator,
-    x0: Any = None,
+    x0: Array | None = None,
     *,
     niter: int = 100,
     tol: float = 1e-5,
@@ -161,16 +163,15 @@ def power_iteration(
     4.0
     """
     check_square("power iteration", A)
-    if x0 is None:
-        if A.dtype.kind == "c":
-            dtype = np.result_type(dtype, np.complex64)
-        x0 = random(A.domain, comm=A.comm, dtype=dtype, engine=engine, seed=seed)
-    check_problem(A, x0, None, niter)
+    if A.dtype.kind == "c":
+        dtype = np.result_type(dtype, np.complex64)
+    start = random(A.domain, comm=A.comm, dtype=dtype, engine=engine, seed=seed) if x0 is None else x0
+    check_problem(A, start, None, niter)
     method = PowerIteration(check_number("tol", tol))
-    start = x0.astype(working_dtype(A, x0, None), copy=False)
+    start = start.astype(working_dtype(A, start, None), copy=False)
     return solve(method, A, start, niter=niter, **{"progress": False, **run})
 
 
-def _inverse_root(xp: Any, square: Any) -> Any:
+def _inverse_root(xp: ModuleType, square: Scalar) -> Scalar:
     """Return ``1 / sqrt(square)``, and 0 for a zero vector."""
     return divide(1.0, xp.sqrt(square))

@@ -13,15 +13,17 @@ from collops.array import Array, DistributedArray, Layout, StackedArray, axpby, 
 from collops.array.dtypes import real_of
 from collops.array.operands import way_to
 from collops.array.plans import PLANS_KEPT
-from collops.backend import Engine, engine_of, is_traced, memory_of
+from collops.backend import Engine, LocalArray, engine_of, is_traced, memory_of
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.limits import in_words
 from collops.operators import LinearOperator
+from collops.operators.base import AnyLayout
 from collops.operators.dims import check_count
 from collops.operators.memory import new_array
-from collops.solvers.state import copied, scratch_array
+from collops.solvers.method import Method
+from collops.solvers.state import Scalar, Truth, copied, scratch_array
 
 __all__ = [
     "check_array",
@@ -51,7 +53,7 @@ _UNITS, _SMALL = 10.0, 1e-3
 
 
 def check_problem(
-    operator: LinearOperator, data: Any, x0: Array | None, niter: Any, M: LinearOperator | None = None
+    operator: LinearOperator, data: Array, x0: Array | None, niter: int, M: LinearOperator | None = None
 ) -> None:
     """Check that the arguments are consistent. No messages: every rank has the layouts and raises the same error."""
     check_operator("A", operator)
@@ -63,7 +65,7 @@ def check_problem(
     check_preconditioner(M, operator.domain)
 
 
-def check_plain(method: Any, needs_variant: bool) -> None:
+def check_plain(method: Method, needs_variant: bool) -> None:
     """Raise InputError if an option needs the steps of a variant, which a derived textbook method lacks."""
     if needs_variant:
         raise InputError(
@@ -88,7 +90,7 @@ def check_square(name: str, A: LinearOperator, advice: str = "") -> None:
         raise LayoutError(f"{name} needs an operator with one layout on both sides, not {A!r}{advice}")
 
 
-def check_preconditioner(M: LinearOperator | None, layout: Any) -> None:
+def check_preconditioner(M: LinearOperator | None, layout: AnyLayout) -> None:
     """Check that `M` is ``None`` or an operator from arrays of this layout to the same. No messages.
 
     By convention `M` approximates the inverse of the operator, and is the field ``M`` of a method.
@@ -100,7 +102,7 @@ def check_preconditioner(M: LinearOperator | None, layout: Any) -> None:
         raise LayoutError(f"M must map arrays of the layout {layout} to arrays of the same layout, not {M!r}")
 
 
-def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -> None:
+def check_array(name: str, array: Array | None, layout: Any, *, optional: bool = False) -> None:
     """Raise UnsupportedTypeError or LayoutError unless an argument is a distributed array of this layout."""
     if optional and array is None:
         return
@@ -114,7 +116,7 @@ def check_array(name: str, array: Any, layout: Any, *, optional: bool = False) -
         raise LayoutError(f"{name} must have the layout {layout}, not {array.layout}; {way}")
 
 
-def check_reductions(value: Any, data: Array) -> Any:
+def check_reductions(value: int | str, data: Array) -> int | str:
     """Return the key of a variant of CG or CGLS: 2, 1 or ``"pipelined"``; raise InputError for other values.
 
     ``"pipelined"`` becomes 1 for `data` whose messages cannot overlap with computation.
@@ -129,7 +131,7 @@ def on_host(engine: Engine) -> bool:
     return engine.mutable and engine.memory == "host"
 
 
-def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
+def check_number(name: str, value: Scalar, *, smallest: float = 0.0) -> float:
     """Return an option as a float; raise InputError unless it is a finite real number of at least `smallest`.
 
     A tracer of JAX has no value, and is accepted.
@@ -145,17 +147,17 @@ def check_number(name: str, value: Any, *, smallest: float = 0.0) -> float:
     return number
 
 
-def check_numbers(**options: Any) -> dict[str, float]:
+def check_numbers(**options: Scalar) -> dict[str, float]:
     """Return options by name as floats of at least 0; see :func:`check_number`."""
     return {name: check_number(name, value) for name, value in options.items()}
 
 
-def takes_part(coefficient: Any) -> bool:
+def takes_part(coefficient: Scalar) -> bool:
     """Return whether a coefficient may differ from 0: its value is nonzero, or JAX is tracing it."""
     return coefficient != 0 if coefficient.__class__ is float else is_traced(coefficient) or coefficient != 0
 
 
-def working_dtype(operator: LinearOperator, data: Any, x0: Array | None) -> np.dtype:
+def working_dtype(operator: LinearOperator, data: Array, x0: Array | None) -> np.dtype:
     """Return the dtype of a solver's vectors: the precision of the data, complex if any argument is complex.
 
     The operator's dtype only determines whether numbers are complex: its precision is often a default of its package.
@@ -179,7 +181,13 @@ def precision_of(dtype: np.dtype) -> float:
 
 
 def checked_limits(
-    operator: LinearOperator, data: Array, x0: Array | None, damp: Any, tol: Any, rtol: Any, atol: Any
+    operator: LinearOperator,
+    data: Array,
+    x0: Array | None,
+    damp: Scalar,
+    tol: Scalar | None,
+    rtol: Scalar | None,
+    atol: Scalar,
 ) -> dict[str, Any]:
     """Return the damping and tolerances of CG or CGLS. No messages.
 
@@ -194,7 +202,13 @@ def checked_limits(
 
 
 def check_kept(
-    name: str, count: int, engine: Engine, numbers: int = 0, *, layout: Any = None, dtype: DTypeLike | None = None
+    name: str,
+    count: int,
+    engine: Engine,
+    numbers: int = 0,
+    *,
+    layout: AnyLayout | None = None,
+    dtype: DTypeLike | None = None,
 ) -> None:
     """Raise InputError if `count` items need more memory than this rank has. No messages.
 
@@ -222,7 +236,7 @@ def check_kept(
             )
 
 
-def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
+def consistent(*pairs: tuple[Array, Array]) -> Sequence[tuple[Array, Array]]:
     """Return pairs of arrays whose inner products are bitwise equal on every rank that shares a decision.
 
     The inner product of a replicated array needs no message, and each rank computes it: with another number of BLAS
@@ -236,12 +250,12 @@ def consistent(*pairs: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
     return [pair if pair[0]._plan.communicator is comm else _with_empty_part(*pair) for pair in pairs]
 
 
-def has_copies(array: Any) -> bool:
+def has_copies(array: Array) -> bool:
     """Return whether an inner product of an array does not involve all ranks that share a decision."""
     return array.comm.size > 1 and array._plan.communicator is not group_of(array)
 
 
-def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
+def _with_empty_part(x: Any, y: Any) -> tuple[Array, Array]:
     """Return both arrays of a pair, stacked with an empty split part if they are replicated."""
     comm = x.comm
     templates = comm.cache.get(_with_empty_part) or comm.cache.setdefault(_with_empty_part, {})
@@ -261,13 +275,13 @@ def _with_empty_part(x: Any, y: Any) -> tuple[Any, Any]:
     return together, together if y is x else template._like((y, *template.arrays))
 
 
-def mask_of(*arrays: Any) -> Any:
+def mask_of(*arrays: Array) -> tuple[int, ...] | None:
     """Return the mask of the first leaf that has one, or ``None``."""
     masks = (leaf.layout.mask for array in arrays for leaf in array.leaves)
     return next((mask for mask in masks if mask is not None), None)
 
 
-def group_of(array: Any) -> Communicator:
+def group_of(array: Array) -> Communicator:
     """Return the ranks that solve one problem together: all, or one group of a mask."""
     mask = mask_of(array)
     return array.comm if mask is None else array.comm.subgroup(mask)
@@ -275,11 +289,11 @@ def group_of(array: Any) -> Communicator:
 
 def starting_point(
     operator: LinearOperator,
-    data: Any,
-    x0: Any,
+    data: Array,
+    x0: Array | None,
     dtype: DTypeLike | None = None,
-    image_of: Callable[..., Any] | None = None,
-) -> tuple[Any, Any, Any]:
+    image_of: Callable[..., Array] | None = None,
+) -> tuple[Array, Array, Array | None]:
     """Return the starting point, the residual there, and memory for images; none shares memory with the arguments.
 
     Without `x0` it starts at zero, without computing an image. All are of `dtype`, by default the
@@ -296,8 +310,8 @@ def starting_point(
 
 
 def explained_by_rounding(
-    norm: Any, y: Array, x: Array, residual: Array, gradient: Array, length: Any = None
-) -> tuple[Any, Any]:
+    norm: Scalar, y: Array, x: Array, residual: Scalar, gradient: Scalar, length: Scalar | None = None
+) -> tuple[Truth, Truth]:
     """Return whether rounding errors explain the norms of the residual and of the gradient of a solution. Collective.
 
     `norm` is an estimate of the norm of the operator. If rounding errors explain the residual, `x` solves the equations
@@ -314,7 +328,7 @@ def explained_by_rounding(
     return compatible & (image < math.inf), orthogonal & (image < math.inf)  # infinity explains nothing
 
 
-def root_of_largest(squares: Any) -> Any:
+def root_of_largest(squares: LocalArray) -> Scalar:
     """Return the root of the largest finite number; 0 if there is none."""
     xp = engine_of(squares).xp
     return xp.max(xp.where(xp.isfinite(squares), squares, 0), initial=0.0) ** 0.5

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from collops.array import Array
+
 __all__ = ["ROUNDING", "SolverResult", "Status"]
 
 
@@ -112,7 +114,7 @@ class SolverResult:
     'eager'
     """
 
-    x: Any
+    x: Array
     status: Status
     iterations: int
     residual_norms: np.ndarray

@@ -12,7 +12,7 @@ the data, their unit is determined before the first iteration.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,13 +21,15 @@ import numpy as np
 from collops.array import Array, axpby, random
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
-from collops.backend import is_traced
+from collops.backend import LocalArray, is_traced
 from collops.comm.agreement import raised_together
 from collops.errors import InputError
 from collops.operators import Columns, LinearOperator
 from collops.operators.base import Product
 from collops.solvers.blocks import combine
+from collops.solvers.method import Method
 from collops.solvers.problem import group_of, real_dtype, starting_point, working_dtype
+from collops.solvers.state import Numbers, Scalar, Truth
 
 _NONE, _INFINITE = -(1 << 20), 1 << 20
 
@@ -38,9 +40,11 @@ Degree = tuple[float, float]
 class Units(NamedTuple):
     """Even powers of two by which data and operator are divided: floats or arrays of JAX."""
 
-    data: Any = 1.0
-    operator: Any = 1.0
-    columns: Any = None  # units of the columns of a block, if they differ; `data` is the largest
+    data: Scalar = 1.0
+    operator: Scalar = 1.0
+    columns: tuple[float, ...] | LocalArray | None = (
+        None  # units of the columns of a block, if they differ; `data` is the largest
+    )
 
     @property
     def trivial(self) -> bool:
@@ -48,7 +52,7 @@ class Units(NamedTuple):
         return _is_one(self.data) and _is_one(self.operator) and self.columns is None
 
     @property
-    def relative_columns(self) -> Any:
+    def relative_columns(self) -> tuple[float, ...] | LocalArray:
         """The units of columns relative to the largest, as a tuple or an array of JAX."""
         if isinstance(self.columns, tuple):
             return tuple(unit / self.data for unit in self.columns)
@@ -58,11 +62,11 @@ class Units(NamedTuple):
         """Return an option, such as a tolerance or a preconditioner, in these units."""
         return _times(_times(value, 1 / self.data, degree[0]), 1 / self.operator, degree[1])
 
-    def outward(self, value: Any, degree: Degree) -> Any:
+    def outward(self, value: Scalar, degree: Degree) -> Scalar:
         """Convert a number from these units to the units of the caller."""
         return _times(_times(value, self.data, degree[0]), self.operator, degree[1])
 
-    def array(self, array: Any, degree: Degree) -> Any:
+    def array(self, array: Array | None, degree: Degree) -> Any:
         """Convert an array from these units to the units of the problem; return it unchanged if they are 1."""
         if array is None:
             return None
@@ -75,7 +79,7 @@ class Units(NamedTuple):
                 array = _product(unit**power, array)
         return array
 
-    def divided(self, array: Any, degree: Degree) -> Any:
+    def divided(self, array: Array | None, degree: Degree) -> Any:
         """Return an array of the problem in these units."""
         return self.array(array, (-degree[0], -degree[1]))
 
@@ -87,10 +91,10 @@ _NO_UNITS = Units()
 class Problem:
     """A method, its operator, data and starting point, in the units of the caller or in other units."""
 
-    method: Any
-    A: Any
-    y: Any
-    x0: Any
+    method: Method
+    A: Any  # a LinearOperator, or None
+    y: Array
+    x0: Array | None
     units: Units = _NO_UNITS
 
     def within(self, units: Units) -> Problem:
@@ -99,7 +103,7 @@ class Problem:
             return self
         method, model = self.method, self.method.degree("x")
         changes = {} if units.columns is None else {"columns": units.relative_columns}
-        for name, degree in method.degrees.items():
+        for name, degree in (method.degrees or {}).items():
             value = getattr(method, name, None) if name in method.__dataclass_fields__ else None
             if value is not None and not (isinstance(value, float) and value == 0):
                 changes[name] = units.inward(value, degree)
@@ -121,16 +125,16 @@ class Problem:
         """Return the binary exponents of this rank's largest elements of data and starting point, by columns."""
         return [exponent for array in (self.y, self.x0) for exponent in exponents_of(array, self.columns)]
 
-    def residual_norm(self, numbers: Any) -> Any:
+    def residual_norm(self, numbers: Numbers) -> Scalar:
         """Return the norm of the residual in the units of the caller, from numbers of the method."""
         norm = self.method.residual_norm(numbers)
         return norm if self.units.trivial else self.units.outward(norm, self.method.degree("residual"))
 
-    def solution(self, x: Array) -> Any:
+    def solution(self, x: Array) -> Array:
         """Convert a solution from the units of this problem to the units of the caller."""
         return x if self.units.trivial else self.units.array(x, self.method.degree("x"))
 
-    def checked_solution(self, x: Array) -> Any:
+    def checked_solution(self, x: Array) -> Array:
         """Convert a solution, and raise InputError if its precision cannot represent it. Collective."""
         if self.units.trivial:
             return x
@@ -153,7 +157,7 @@ class Problem:
         return {name: self.units.outward(value, self.method.degree(name)) for name, value in details.items()}
 
 
-def exponent_of(array: Any) -> int:
+def exponent_of(array: Array | None) -> int:
     """Return the binary exponent of this rank's largest element.
 
     It is far out of range for zeros and for non-finite numbers. Synchronises with the device.
@@ -161,7 +165,7 @@ def exponent_of(array: Any) -> int:
     return exponents_of(array, 1)[0]
 
 
-def exponents_of(array: Any, columns: int) -> list[int]:
+def exponents_of(array: Array | None, columns: int) -> list[int]:
     """Return the exponents of each column of a block, or of an array if `columns` is 1; see :func:`exponent_of`."""
     if array is None or array.dtype.kind not in "fc":
         return [_NONE] * columns
@@ -180,7 +184,7 @@ def _exponent(sizes: Sequence[float]) -> int:
     return math.frexp(size)[1] if size else _NONE
 
 
-def divided(array: Any, unit: float) -> Any:
+def divided(array: Array, unit: float) -> Array:
     """Return an array divided by a power of two; the array itself if the power is 1."""
     return Units(unit).divided(array, (1, 0))
 
@@ -264,13 +268,13 @@ def refuse_false_zero(problem: Problem, magnitudes: Sequence[float]) -> None:
 
     `magnitudes` come from a method whose test of the gradient has passed before the first iteration.
     """
-    method, A, comm = problem.method, problem.A, group_of(problem.y)
+    method, A, M = problem.method, problem.A, getattr(problem.method, "M", None)
     if method.square or not any(map(math.isnan, magnitudes)):
         return
     gradient = A._adjoint(starting_point(A, problem.y, problem.x0)[1], None)
-    if getattr(method, "M", None) is not None:
-        gradient = method.M._adjoint(gradient, None)
-    if comm.agree("the size of a gradient", method.name, [exponent_of(gradient)])[0] != _NONE:
+    if M is not None:
+        gradient = M._adjoint(gradient, None)
+    if group_of(problem.y).agree("the size of a gradient", method.name, [exponent_of(gradient)])[0] != _NONE:
         with raised_together():
             raise InputError(
                 f"{method.name}: the square of the gradient underflows in {problem.dtype} although it is not zero: "
@@ -298,7 +302,7 @@ def traced_problem(problem: Problem, *, measured: bool) -> Problem:
     exponents = jnp.where(sizes == 0, jnp.max(jnp.where(sizes == 0, -largest, exponents)), exponents)
     special = (jnp.any(sizes > 0) & jnp.all(jnp.isfinite(sizes))) & jnp.any((jnp.abs(exponents) > limit) & (sizes > 0))
 
-    def even(exponents: Any, special: Any) -> Any:
+    def even(exponents: LocalArray, special: Truth) -> LocalArray:
         return jnp.where(special, 2 * (jnp.clip(exponents, -largest, largest) // 2), 0)
 
     exponents = even(exponents, special)
@@ -316,7 +320,7 @@ def traced_problem(problem: Problem, *, measured: bool) -> Problem:
     exponent = jnp.frexp(size)[1]
     usable = jnp.isfinite(size) & (size > 0)
 
-    def from_both() -> Any:
+    def from_both() -> LocalArray:
         second = lax.stop_gradient(maps[1](axpby(jnp.ldexp(one, -exponent), first, 0.0, first)))
         again = second.norm(np.inf).astype(sizes.dtype)
         return jnp.where((again > 0) & jnp.isfinite(again), jnp.maximum(exponent, jnp.frexp(again)[1]), exponent)
@@ -326,7 +330,7 @@ def traced_problem(problem: Problem, *, measured: bool) -> Problem:
     return problem.within(units._replace(operator=jnp.ldexp(one, even(exponent, far))))
 
 
-def _traced_sizes(array: Any, columns: int) -> Any:
+def _traced_sizes(array: Array, columns: int) -> LocalArray:
     """Return the largest absolute value of an array of JAX, or of each of its columns, as a 1-d array."""
     import jax.numpy as jnp
     from jax import lax
@@ -335,14 +339,14 @@ def _traced_sizes(array: Any, columns: int) -> Any:
     return jnp.stack([lax.stop_gradient(part).norm(np.inf) for part in parts])
 
 
-def _maps(method: Any, A: Any) -> list[Any]:
+def _maps(method: Method, A: LinearOperator) -> list[Callable[[Array], Array]]:
     """Return two functions whose images measure the size of an operator; the first is applied to the data."""
     if method.square:
         return [lambda x: method.image(A, x, None)] * 2
     return [lambda y: A._adjoint(y, None), lambda x: A._forward(x, None)]
 
 
-def _times(value: Any, unit: Any, degree: float) -> Any:
+def _times(value: Any, unit: Scalar, degree: float) -> Any:
     """Return ``value * unit**degree``: a number, an array or an operator."""
     if value is None or _is_one(unit):
         return value
@@ -367,19 +371,19 @@ class _Scaled(LinearOperator):
     of the operator.
     """
 
-    def __init__(self, operator: LinearOperator, factor: Any) -> None:
+    def __init__(self, operator: LinearOperator, factor: Scalar) -> None:
         super().__init__(operator.domain, operator.range, operator.dtype, operator.comm)
         self._inherit([operator])
         self._operator, self._factor = operator, factor
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._operator._forward(_product(self._factor, x), None)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._operator._adjoint(_product(self._factor, y), None)
 
 
-def _product(factor: Any, array: Any) -> Any:
+def _product(factor: Scalar, array: Array) -> Array:
     """Return a number times an array."""
     product = axpby(factor, array, 0.0, array)
     if not array.engine.traced:
@@ -389,7 +393,7 @@ def _product(factor: Any, array: Any) -> Any:
     return jax.tree.map(_shielded, array, product)
 
 
-def _shielded(value: Any, times: Any) -> Any:
+def _shielded(value: LocalArray, times: LocalArray) -> LocalArray:
     """Return the product `times` of a factor and `value`, or of both as numbers.
 
     The compiler of JAX would combine the factors of squares and inner products, and the squares of the factors are out
@@ -402,7 +406,7 @@ def _shielded(value: Any, times: Any) -> Any:
     return jnp.where(value == value, times, value)  # preserves NaN, which the compiler cannot exclude
 
 
-def _is_one(unit: Any) -> bool:
+def _is_one(unit: Scalar) -> bool:
     return isinstance(unit, float) and unit == 1.0
 
 

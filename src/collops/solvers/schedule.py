@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from collops.backend import Engine, engine, is_traced
+from collops.backend import Engine, LocalArray, engine, is_traced
 from collops.solvers.problem import check_kept
-from collops.solvers.state import CONSTANT
+from collops.solvers.state import CONSTANT, Scalar
 
 __all__ = ["Schedule", "momenta"]
 
@@ -21,17 +20,17 @@ class Schedule:
     A recorded iteration reads the index from the device and increments it, so that every replay is identical.
     """
 
-    place: Any
-    table: Any = field(metadata=CONSTANT)
+    place: Scalar
+    table: LocalArray = field(metadata=CONSTANT)
 
     @classmethod
-    def from_numbers(cls, numbers: Any, engine: Engine, dtype: np.dtype) -> Schedule:
+    def from_numbers(cls, numbers: LocalArray, engine: Engine, dtype: np.dtype) -> Schedule:
         """Return a schedule of real numbers on an engine."""
         dtype = engine.dtype(dtype)
         table = numbers.astype(dtype) if is_traced(numbers) else engine.from_host(np.asarray(numbers, dtype))
         return cls(engine.xp.zeros((), dtype=engine.dtype(np.int64)), table)
 
-    def take(self) -> Any:
+    def take(self) -> Scalar:
         """Return the number of this iteration as a 0-d array. Does not synchronise with the device."""
         number = self.table.take(self.place)
         self.place += 1

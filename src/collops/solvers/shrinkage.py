@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from collops.array import Array, Layout, StackedLayout
+from collops.array import Array, DistributedArray, Layout, StackedLayout
 from collops.array.dtypes import real_of
 from collops.array.operands import agree_on_numbers, check_alike
 from collops.array.plans import reduction_plan
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm import Communicator
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.memory import new_array
 from collops.solvers.kernels import HALF_CUT, Rule, step_kernels_for
 from collops.solvers.problem import mask_of
-from collops.solvers.state import CONSTANT, SCRATCH
+from collops.solvers.state import CONSTANT, SCRATCH, Scalar
 
 __all__ = ["Percentile", "StepSums", "advance", "find_threshold", "shrink"]
 
 _NOWHERE = (-1, -1, -1)
 
 
-def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]]]:
+def joint_plan(*arrays: Array) -> tuple[Communicator | None, list[tuple[bool, ...]]]:
     """Return the ranks that combine sums over several arrays, and which leaves of each array this rank counts.
 
     A replicated array is counted on one rank only, so that every rank gets bitwise equal numbers and takes the same
@@ -46,7 +47,7 @@ def joint_plan(*arrays: Any) -> tuple[Communicator | None, list[tuple[bool, ...]
 class StepSums:
     """Double-precision sums of an iteration, which the ranks combine in one message. A part of a state."""
 
-    values: Any  # `width` sums, then other numbers
+    values: LocalArray  # `width` sums, then other numbers
     width: int = field(metadata=CONSTANT)
     counted: list[tuple[bool, ...]] = field(metadata=CONSTANT)  # for each array, the leaves that this rank counts
     engine: Engine = field(metadata=CONSTANT)
@@ -54,14 +55,14 @@ class StepSums:
     memory: Any = field(metadata=SCRATCH)
 
     @classmethod
-    def over(cls, *arrays: Any, width: int, kept: int = 0) -> StepSums:
-        """Return `width` sums over arrays and `kept` other numbers, all 0. Collective for new layouts."""
+    def over(cls, *arrays: Array, width: int, extra: int = 0) -> StepSums:
+        """Return `width` sums over arrays and `extra` other numbers, all 0. Collective for new layouts."""
         engine = arrays[0].engine
         communicator, counted = joint_plan(*arrays)
-        values = engine.xp.zeros(width + kept, dtype=engine.dtype(np.float64))
+        values = engine.xp.zeros(width + extra, dtype=engine.dtype(np.float64))
         return cls(values, width, counted, engine, communicator, step_kernels_for(engine).scratch())
 
-    def put(self, index: int | slice, value: Any) -> None:
+    def put(self, index: int | slice, value: LocalArray) -> None:
         """Set one of the numbers, or several."""
         index = slice(index, index + 1) if isinstance(index, int) else index
         self.values = self.engine.put(self.values, index, value)
@@ -78,7 +79,7 @@ class StepSums:
             if total is not sums:
                 self.put(slice(self.width), total)
 
-    def contribute(self, index: int, value: Any) -> None:
+    def contribute(self, index: int, value: Scalar) -> None:
         """Set a sum to the first rank's value of a number that may be rounded differently on other ranks."""
         if self.communicator is None or self.communicator.rank == 0:
             self.put(index, value)
@@ -87,20 +88,20 @@ class StepSums:
 def advance(
     sums: StepSums,
     number: int,
-    current: Any,
+    current: Array,
     *,
-    base: Any = None,
+    base: Array | None = None,
     alpha: float = 1.0,
-    gradient: Any = None,
+    gradient: Array | None = None,
     rule: Rule = Rule.KEEP,
-    threshold: Any = 0.0,
-    ahead: Any = None,
-    momentum: Any = None,
+    threshold: Scalar = 0.0,
+    ahead: Array | None = None,
+    momentum: Scalar | None = None,
     update: int = -1,
     absolute: int = -1,
     square: int = -1,
     keep: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Any]:
     r"""Return a shrunk step :math:`v = T(\mathrm{base} + \alpha\, \mathrm{gradient})`, and measure it. No messages.
 
     `current`, the result of the previous step and number `number` among the arrays of `sums`, is overwritten by
@@ -123,16 +124,16 @@ def advance(
 
 def shrink(
     rule: Rule,
-    threshold: Any,
-    x: Any,
+    threshold: Scalar,
+    x: Array,
     *,
     a: float = 1.0,
-    y: Any = None,
+    y: Array | None = None,
     b: float = 0.0,
-    upper: Any = 0.0,
-    weights: Any = None,
-    out: Any = None,
-) -> Any:
+    upper: Scalar = 0.0,
+    weights: Array | None = None,
+    out: Array | None = None,
+) -> Array:
     """Return ``a * x + b * y``, shrunk by a rule element by element; `y` may be missing. No messages.
 
     `threshold` is a number or 0-d array, and the lower bound of `CLIP`, whose upper bound is `upper`. The real array
@@ -153,7 +154,7 @@ def shrink(
     return out
 
 
-def _parts(array: Any, leaves: Any) -> list[Any]:
+def _parts(array: Array | None, leaves: Sequence[DistributedArray]) -> list[LocalArray]:
     """Return this rank's part of each leaf of an array, or ``None`` for each of `leaves` if the array is ``None``."""
     return [None] * len(leaves) if array is None else [leaf.local_array for leaf in array.leaves]
 
@@ -165,7 +166,7 @@ class Threshold:
     rule: Rule  # SOFT, HARD or HALF; for a percentile SOFT, HARD_AT or HALF_AT
     percentile: float | None = None  # percentile of the absolute values, 0 to 100: values up to it become 0
 
-    def parameter(self, cut: Any) -> Any:
+    def parameter(self, cut: Scalar) -> Scalar:
         """Return the rule's threshold at which elements of an absolute value up to `cut` become 0."""
         if self.rule is Rule.HARD:
             return 0.5 * cut * cut
@@ -179,7 +180,7 @@ _AT = {"soft": Rule.SOFT, "hard": Rule.HARD_AT, "half": Rule.HALF_AT}
 _SUFFIX = "-percentile"
 
 
-def find_threshold(threshkind: Any, perc: Any) -> Threshold:
+def find_threshold(threshkind: str, perc: float | None) -> Threshold:
     """Return the threshold of PyLops's option `threshkind`; raise InputError if it or `perc` is invalid."""
     name = threshkind.removesuffix(_SUFFIX) if isinstance(threshkind, str) else ""
     if name not in _RULES:
@@ -215,7 +216,7 @@ class Percentile:
         self._fraction = position - self._rank
         self._empty = like.size == 0
 
-    def __call__(self, x: Array) -> Any:
+    def __call__(self, x: Array) -> Scalar:
         """Return the percentile as a 0-d array or scalar of the engine. Collective."""
         if self._empty:
             return x.engine.xp.zeros(())

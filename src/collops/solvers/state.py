@@ -14,21 +14,41 @@ CUDA graphs, compiled loops and checkpoints read this declaration through :func:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, StackedArray
+from collops.backend import LocalArray
+from collops.operators.base import AnyLayout
 from collops.operators.memory import new_array
 
-__all__ = ["CONSTANT", "SCRATCH", "extended", "scratch_array"]
+__all__ = ["CONSTANT", "SCRATCH", "Numbers", "Scalar", "State", "extended", "scratch_array"]
 
-CONSTANT: Mapping[str, Any] = {"role": "constant"}
-SCRATCH: Mapping[str, Any] = {"role": "scratch"}
+_Made = TypeVar("_Made")
+
+State: TypeAlias = Any
+"""The state of a method: a dataclass of the method's own class, with the solution as its field or property ``x``."""
+
+Scalar: TypeAlias = Any
+"""A number of Python or NumPy, or a 0-d array of an engine, which may be on a device or a tracer of JAX.
+
+Like :data:`collops.backend.LocalArray`, these types share no base class."""
+
+Truth: TypeAlias = Any
+"""A truth value of Python or NumPy, or a 0-d array of an engine, which may be a tracer of JAX."""
+
+Numbers: TypeAlias = Any
+"""The numbers of an iteration as the method's own named tuple, ``Method.numbers``.
+
+Each is a :data:`Scalar`, or an array with one element for each iteration."""
+
+CONSTANT: Mapping[str, str] = {"role": "constant"}
+SCRATCH: Mapping[str, str] = {"role": "scratch"}
 
 
-def carried(state: Any) -> dict[str, Any]:
+def carried(state: State) -> dict[str, Any]:
     """Return the arrays and numbers that pass from one iteration to the next, by name, always in the same order.
 
     The value of a part has the name of the field that holds it; if there are several, each is ``field.name``.
@@ -36,7 +56,7 @@ def carried(state: Any) -> dict[str, Any]:
     return {name: value for field in _fields(state) for name, value in _values(state, field).items()}
 
 
-def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
+def with_carried(state: State, values: Mapping[str, Any]) -> State:
     """Return a state with other arrays and numbers, by the names that :func:`carried` gives them.
 
     It shares everything else with `state`, which is not changed.
@@ -55,7 +75,7 @@ def with_carried(state: Any, values: Mapping[str, Any]) -> Any:
     return dataclasses.replace(state, **changes)
 
 
-def fixed(state: Any) -> dict[str, Any]:
+def fixed(state: State) -> dict[str, Any]:
     """Return the constants of a state by name, also those in unmarked fields, and of its parts."""
     constants: dict[str, Any] = {}
     for field in dataclasses.fields(state):
@@ -75,17 +95,17 @@ def is_array(value: Any) -> bool:
     )
 
 
-def local_arrays(value: Any) -> list[Any]:
+def local_arrays(value: Array | LocalArray) -> list[LocalArray]:
     """Return the memory of an array: this rank's parts, or the array itself."""
     return [leaf.local_array for leaf in value.leaves] if hasattr(value, "leaves") else [value]
 
 
-def scratch_array(layout: Any, like: Array, dtype: DTypeLike) -> Any:
+def scratch_array(layout: AnyLayout, like: Array, dtype: DTypeLike) -> Array | None:
     """Return memory of a layout for every step; ``None`` on an engine of immutable arrays."""
     return new_array(layout, like, dtype) if like.engine.mutable else None
 
 
-def copied(layout: Any, data: Any, dtype: DTypeLike) -> Any:
+def copied(layout: AnyLayout, data: Array, dtype: DTypeLike) -> Array:
     """Return a copy of `data`; a stack is copied to one block of memory, as by :func:`collops.array.empty`."""
     if hasattr(data, "local_array") or not data.engine.mutable:
         return data.astype(dtype)
@@ -95,16 +115,16 @@ def copied(layout: Any, data: Any, dtype: DTypeLike) -> Any:
     return copy
 
 
-def extended(kind: Any, state: Any, **others: Any) -> Any:
+def extended(kind: Callable[..., _Made], state: Any, **others: Any) -> _Made:
     """Return a state, or a method, of another class with the fields of `base` and the `others`."""
     return kind(**{field.name: getattr(state, field.name) for field in dataclasses.fields(state)}, **others)
 
 
-def _fields(state: Any) -> Iterator[dataclasses.Field[Any]]:
+def _fields(state: State) -> Iterator[dataclasses.Field[Any]]:
     return (field for field in dataclasses.fields(state) if field.init and "role" not in field.metadata)
 
 
-def _values(state: Any, field: dataclasses.Field[Any]) -> dict[str, Any]:
+def _values(state: State, field: dataclasses.Field[Any]) -> dict[str, Any]:
     value = getattr(state, field.name)
     if _is_carried(value):
         return {field.name: value}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from collops.array import Array, axpby, divide, dots
 from collops.operators import LinearOperator
-from collops.solvers.method import DOUBLE_PRECISION, Method, not_finite
+from collops.solvers.method import DOUBLE_PRECISION, Degrees, Method, not_finite
 from collops.solvers.problem import (
     check_numbers,
     check_problem,
@@ -21,37 +20,38 @@ from collops.solvers.problem import (
     working_dtype,
 )
 from collops.solvers.result import Status
+from collops.solvers.state import Numbers, Scalar, State, Truth
 
 
 class Shifted(Method):
     """A method for ``(A + added) x = y`` with one layout on both sides, and a preconditioner `M` or ``None``."""
 
-    damp: Any = 0.0
+    damp: Scalar = 0.0
     M: LinearOperator | None
     square = True
 
     @property
-    def added(self) -> Any:
+    def added(self) -> Scalar:
         """The multiple of the identity."""
         return self.damp
 
-    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Any:
+    def optimality(self, A: LinearOperator, y: Array, x: Array) -> Array:
         """Return the residual, which is zero at the solution."""
         return axpby(1.0, y, -1.0, self.image(A, x, None))
 
-    def image(self, A: LinearOperator, x: Array, out: Array | None) -> Any:
+    def image(self, A: LinearOperator, x: Array, out: Array | None) -> Array:
         """Return ``(A + added) x``, optionally in the memory `out`."""
         image = A._forward(x, out)
         return axpby(self.added, x, 1.0, image, out=image) if takes_part(self.added) else image
 
-    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Any, history: Any) -> tuple[Any, Any]:
+    def at_rounding(self, A: LinearOperator, y: Array, x: Array, now: Numbers, history: Numbers) -> tuple[Truth, Truth]:
         # The residual consists of rounding errors, so that the norm of its image is about the norm of A times its norm.
         _, r, z = starting_point(A, y, x, image_of=self.image)
         z = self.image(A, r, z)
         rr, zz = dots(*consistent((r, r), (z, z)))
         return explained_by_rounding(divide(zz, rr) ** 0.5, y, x, rr**0.5, zz**0.5)
 
-    def preconditioned(self, r: Array, out: Array | None) -> Any:
+    def preconditioned(self, r: Array, out: Array | None) -> Array:
         """Return ``M r``, optionally in the memory `out`; `r` itself without a preconditioner."""
         return r if self.M is None else self.M._forward(r, out)
 
@@ -82,21 +82,30 @@ class SquareSystem(Shifted):
         (lambda self, now, first: now.residual <= self.precision * first.residual, Status.COMPATIBLE_TO_ROUNDING),
     )
 
-    degrees: ClassVar[Mapping[str, Any] | None] = {"atol": (1, 0), "M": (0, -1)}
+    degrees: ClassVar[Degrees] = {"atol": (1, 0), "M": (0, -1)}
 
-    def residual_norm(self, now: Any) -> Any:
+    def residual_norm(self, now: Numbers) -> Scalar:
         return now.residual
 
-    def recomputed(self, A: LinearOperator, y: Array, x: Array, x0: Array | None, state: Any, now: Any) -> Any:
+    def recomputed(
+        self, A: LinearOperator, y: Array, x: Array | None, x0: Array | None, state: State, now: Numbers
+    ) -> Numbers | None:
         r = starting_point(A, y, x, image_of=self.image)[1]
         return now._replace(residual=dots(*consistent((r, r)))[0] ** 0.5)
 
-    def tangent(self, A: LinearOperator, tol: Any) -> tuple[Any, LinearOperator]:
+    def tangent(self, A: LinearOperator, tol: Scalar) -> tuple[Any, LinearOperator]:
         return replace(self, rtol=0.0, atol=tol**0.5, precision=DOUBLE_PRECISION), A
 
 
 def checked_system(
-    name: str, A: LinearOperator, y: Array, x0: Array | None, niter: Any, M: LinearOperator | None, rtol: Any, atol: Any
+    name: str,
+    A: LinearOperator,
+    y: Array,
+    x0: Array | None,
+    niter: int,
+    M: LinearOperator | None,
+    rtol: Scalar,
+    atol: Scalar,
 ) -> dict[str, Any]:
     """Check all arguments, and return the options of a :class:`SquareSystem`. No messages.
 

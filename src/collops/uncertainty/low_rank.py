@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from collops.array import random
+from collops.array import Array, random
+from collops.backend import LocalArray
 from collops.errors import InputError
 from collops.operators import Columns, LinearOperator
 from collops.solvers.blocks import basis, combine, grams
@@ -17,16 +18,16 @@ from collops.solvers.problem import check_count, check_operator, check_square
 class SingularTriplets(NamedTuple):
     """The largest singular values of an operator and the singular vectors; see :func:`randomized_svd`."""
 
-    U: Any
-    values: Any
-    V: Any
+    U: Array
+    values: LocalArray
+    V: Array
 
 
 class Eigenpairs(NamedTuple):
     """The eigenvalues of largest modulus and the eigenvectors; see :func:`randomized_eigh`."""
 
-    values: Any
-    vectors: Any
+    values: LocalArray
+    vectors: Array
 
 
 def randomized_svd(
@@ -155,7 +156,7 @@ def randomized_eigh(
 
 def _sampled_range(
     A: LinearOperator, rank: int, oversample: int, seed: int, dtype: DTypeLike, engine: str | None
-) -> tuple[Columns, Any]:
+) -> tuple[Columns, Array]:
     """Return the operator for blocks, and the image of a block of random columns."""
     check_operator("A", A)
     smaller = min(A.shape)

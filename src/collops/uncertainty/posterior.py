@@ -12,8 +12,10 @@ from collops.array import Array, random
 from collops.array.random_numbers import child_seed
 from collops.errors import InputError, LayoutError
 from collops.operators import Columns, Diagonal, LinearOperator
+from collops.operators.base import AnyLayout
 from collops.solvers import SolverResult, block_cg, cg
 from collops.solvers.problem import check_array, check_count, check_number, check_operator
+from collops.solvers.state import Scalar
 from collops.uncertainty.probing import Estimate, estimate_of, mean_of_columns, random_signs
 
 
@@ -61,13 +63,13 @@ class GaussianPosterior:
     array([1.      , 0.2     , 0.058824])
     """
 
-    def __init__(self, A: LinearOperator, *, noise: Any, prior: Any) -> None:
+    def __init__(self, A: LinearOperator, *, noise: float | Array, prior: float | LinearOperator) -> None:
         check_operator("A", A)
-        if hasattr(noise, "leaves"):
+        if isinstance(noise, Array):
             check_array("noise", noise, A.range)
             if not bool((noise > 0).all()):
                 raise InputError("the standard deviations of the noise must be positive")
-            self._weight: Any = 1.0 / noise
+            self._weight: float | Array = 1.0 / noise
             self._whitened = Diagonal(self._weight) @ A
         else:
             self._weight = 1.0 / _positive("noise", noise)
@@ -150,7 +152,7 @@ class GaussianPosterior:
         if A.dtype.kind == "c" or (prior is not None and prior.dtype.kind == "c"):
             dtype = np.result_type(dtype, np.complex64)
 
-        def noise(layout: Any, number: int) -> Any:
+        def noise(layout: AnyLayout, number: int) -> Array:
             values = random(layout, seed=child_seed(seed, number), comm=A.comm, dtype=dtype, engine=engine)
             return values * 0.5**0.5 if values.dtype.kind == "c" else values
 
@@ -209,7 +211,7 @@ class GaussianPosterior:
         return estimate_of(mean_of_columns(products), mean_of_columns(products**2), count)
 
 
-def _positive(name: str, value: Any) -> float:
+def _positive(name: str, value: Scalar) -> float:
     number = check_number(name, value)
     if number == 0:
         raise InputError(f"{name} must be positive, not {value!r}")

@@ -15,8 +15,8 @@ from collops.solvers.problem import check_count, check_square
 class Estimate(NamedTuple):
     """A random estimate, element by element."""
 
-    value: Any
-    error: Any  # the standard error of the value: about two thirds of the elements are within it
+    value: Array
+    error: Array  # the standard error of the value: about two thirds of the elements are within it
 
 
 def probe_diagonal(
@@ -73,7 +73,7 @@ def probe_diagonal(
     return estimate_of(total / count, squares / count, count)
 
 
-def random_signs(A: LinearOperator, seed: int, number: int, dtype: DTypeLike, engine: Any) -> Any:
+def random_signs(A: LinearOperator, seed: int, number: int, dtype: DTypeLike, engine: str | None) -> Array:
     """Return an array of 1 and -1 in the domain of `A`; one for each number."""
     uniform = random(A.domain, kind="uniform", seed=child_seed(seed, number), comm=A.comm, engine=engine)
     return where(uniform < 0.5, -1.0, 1.0).astype(dtype)

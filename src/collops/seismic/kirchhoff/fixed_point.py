@@ -12,13 +12,14 @@ velocity.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops.errors import InputError, UnsupportedTypeError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.seismic.kirchhoff.nodes import Nodes
 
@@ -93,20 +94,20 @@ class FixedTables:
            [ 75., 100.]])
     """
 
-    times: Any  # (stations, nodes): integers; on coarser nodes the remainders in samples, of Scale.real_type
+    times: LocalArray  # (stations, nodes): integers; on coarser nodes the remainders in samples, of Scale.real_type
     scale: Scale  # how seconds became these numbers
     nodes: Nodes
     sources: np.ndarray  # numbers of the rows
     receivers: np.ndarray
     # On coarser nodes, (stations, 4): samples per metre; y (0 in 2-D), x and z in metres from the first image point
-    straight: Any = None
+    straight: LocalArray | None = None
     spacing: tuple[float, ...] = ()  # of the image points, in metres
     # Root mean square error of interpolated times, in samples, at the station with the largest error.
     error: float = 0.0
 
     @classmethod
     def from_seconds(
-        cls, source_times: Any, receiver_times: Any, interval: float, samples: int, dtype: DTypeLike
+        cls, source_times: ArrayLike, receiver_times: ArrayLike, interval: float, samples: int, dtype: DTypeLike
     ) -> FixedTables:
         """Convert tables of seconds, of shapes (sources, …) and (receivers, …) with the same image axes.
 
@@ -153,7 +154,7 @@ class FixedTables:
         return self.scale.fixed(self.nodes.refine(self.times[row]) + straight.ravel())
 
 
-def distance(shape: tuple[int, ...], spacing: tuple[float, ...], position: Any) -> np.ndarray:
+def distance(shape: tuple[int, ...], spacing: tuple[float, ...], position: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the distances of the image points from a position, which is relative to the first point, in metres."""
     offsets = [step * np.arange(n) - coordinate for n, step, coordinate in zip(shape, spacing, position, strict=True)]
     return np.sqrt(sum(part**2 for part in np.ix_(*offsets)))

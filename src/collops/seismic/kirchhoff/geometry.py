@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 
@@ -24,7 +25,7 @@ class ImageGrid:
     spacing: tuple[float, ...]
 
     @classmethod
-    def from_axes(cls, z: Any, x: Any, y: Any = None) -> ImageGrid:
+    def from_axes(cls, z: Any, x: Any, y: ArrayLike | None = None) -> ImageGrid:
         """Check the axes of an image: at least two points each, finite, increasing and uniform."""
         axes = (x, z) if y is None else (y, x, z)
         checked = [_uniform_axis(name, axis) for name, axis in zip(_AXIS_NAMES[len(axes)], axes, strict=True)]
@@ -98,7 +99,15 @@ class Geometry:
     samples: int
 
     @classmethod
-    def from_axes(cls, z: Any, x: Any, t: Any, sources: Any, receivers: Any, y: Any = None) -> Geometry:
+    def from_axes(
+        cls,
+        z: ArrayLike,
+        x: ArrayLike,
+        t: ArrayLike,
+        sources: ArrayLike,
+        receivers: ArrayLike,
+        y: ArrayLike | None = None,
+    ) -> Geometry:
         """Check axes and positions; for shapes see :func:`collops.seismic.Kirchhoff`.
 
         Raises
@@ -133,7 +142,7 @@ class Geometry:
                     )
 
 
-def _positions(what: str, positions: Any, grid: ImageGrid) -> np.ndarray:
+def _positions(what: str, positions: ArrayLike, grid: ImageGrid) -> np.ndarray:
     """Return coordinates with rows (``y``,) ``x``, ``z`` as float64 of shape (positions, axes)."""
     values = finite_array(what, positions)
     if values.ndim != 2 or values.shape[0] != len(grid.axes):
@@ -143,7 +152,7 @@ def _positions(what: str, positions: Any, grid: ImageGrid) -> np.ndarray:
     return np.ascontiguousarray(values.T)
 
 
-def _time_axis(t: Any) -> tuple[float, int]:
+def _time_axis(t: ArrayLike) -> tuple[float, int]:
     """Return the sampling interval and the number of samples of a uniform time axis that begins at zero."""
     axis, interval = _uniform_axis("t", t)
     if abs(axis[0]) > 1e-6 * interval:
@@ -154,7 +163,7 @@ def _time_axis(t: Any) -> tuple[float, int]:
     return interval, axis.size
 
 
-def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
+def checked_wavelet(wavelet: ArrayLike, center: int) -> tuple[np.ndarray, int]:
     """Return a finite 1-D wavelet as float64, and the index of its time zero, after checking both."""
     taps = finite_array("wavelet", wavelet)
     if taps.ndim != 1 or taps.size == 0:
@@ -169,7 +178,7 @@ def checked_wavelet(wavelet: Any, center: Any) -> tuple[np.ndarray, int]:
     return taps, index
 
 
-def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
+def _uniform_axis(name: str, values: ArrayLike) -> tuple[np.ndarray, float]:
     axis = finite_array(name, values)
     if axis.ndim != 1 or axis.size < 2:
         raise InputError(f"{name} must be a 1-D axis with at least two points; got shape {axis.shape}")
@@ -189,7 +198,7 @@ def _uniform_axis(name: str, values: Any) -> tuple[np.ndarray, float]:
     return axis, step
 
 
-def finite_array(name: str, values: Any) -> np.ndarray:
+def finite_array(name: str, values: ArrayLike) -> np.ndarray:
     """Return values as float64; raise InputError, which names them, if they are not finite real numbers."""
     try:
         array = np.asarray(values, dtype=np.float64)

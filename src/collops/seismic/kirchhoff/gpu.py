@@ -215,13 +215,13 @@ class CudaKernels:
 
         return next(filter(suits, _SHAPES), _SHAPES[-1])
 
-    def forward(self, image: Any, traces: LocalArray) -> None:
+    def forward(self, image: LocalArray, traces: LocalArray) -> None:
         """Demigrate a flat image into flat traces, ordered on the current stream."""
         if self._traces == 0:
             return
         self._filter(self._model(image), self._wavelets, traces, self._center, as_pairs=False)
 
-    def _model(self, image: Any) -> Any:
+    def _model(self, image: LocalArray) -> LocalArray:
         """Return the traces of a flat image before the convolution, in the scratch memory."""
         self._choose_scale(
             (_SCALE_BLOCKS,),
@@ -239,7 +239,7 @@ class CudaKernels:
         )
         return raw
 
-    def adjoint(self, traces: LocalArray, image: Any) -> None:
+    def adjoint(self, traces: LocalArray, image: LocalArray) -> None:
         """Migrate flat traces into a flat image, ordered on the current stream."""
         if self._traces == 0:
             image.fill(0)
@@ -253,7 +253,7 @@ class CudaKernels:
             (self._scratch, *self._tables, image, *self._adjoint_sizes),
         )
 
-    def _filter(self, traces: LocalArray, taps: Any, result: Any, center: int, *, as_pairs: bool) -> None:
+    def _filter(self, traces: LocalArray, taps: LocalArray, result: LocalArray, center: int, *, as_pairs: bool) -> None:
         """Convolve the rows of every trace and add them; for the adjoint, convolve a trace into rows of pairs.
 
         A pair is a value and the difference from the next value.

@@ -89,7 +89,7 @@ class _NumpyKernels:
         images = images.reshape(-1, tables.nodes.points)
         return images, traces.reshape(len(images), len(tables.sources) * len(tables.receivers), self._size[1])
 
-    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, Any]]:
+    def _arrivals(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | float]]:
         """Yield for each trace its image points, the sample before each arrival, the fraction after it, the weight."""
         tables, weights, bands = self._tables, self._weights, self._bands
         scale, nodes = tables.scale, tables.nodes

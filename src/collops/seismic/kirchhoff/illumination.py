@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import checked_wavelet
@@ -12,7 +11,9 @@ from collops.seismic.kirchhoff.geometry import checked_wavelet
 __all__ = ["normal_diagonal"]
 
 
-def normal_diagonal(tables: FixedTables, wavelet: Any, wavelet_center: int, weights: Any = None) -> np.ndarray:
+def normal_diagonal(
+    tables: FixedTables, wavelet: ArrayLike, wavelet_center: int, weights: ArrayLike | None = None
+) -> np.ndarray:
     r"""Return the diagonal of :math:`A^H W^2 A` for this rank's part of a Kirchhoff operator :math:`A`. Not collective.
 
     Parameters

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, engine_of, kernel_table, repeatable
 from collops.extend.engines import engine as engine_called
 from collops.extend.operators import applied_on_host, contiguous, store
@@ -97,7 +98,7 @@ class LocalKirchhoff:
         self,
         tables: FixedTables,
         dims: Sequence[int],
-        wavelet: Any,
+        wavelet: ArrayLike,
         wavelet_center: int,
         *,
         weights: Weights | None = None,
@@ -140,31 +141,31 @@ class LocalKirchhoff:
     def __repr__(self) -> str:
         return f"<LocalKirchhoff {self.dims} -> {self.dimsd}, {self.dtype}, {self.engine.name}>"
 
-    def forward_local(self, x: Any, out: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray = None) -> LocalArray:
         """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
         return self._apply(x, out)
 
-    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray = None) -> LocalArray:
         """Migrate flat data; return a flat image. `out` may be used for it."""
         return self._apply(y, out, adjoint=True)
 
-    def forward_columns(self, X: Any, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: LocalArray) -> LocalArray:
         """Demigrate each row of `X`, on the host, and return `out`."""
         return self._apply(X, out, len(X))
 
-    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: LocalArray) -> LocalArray:
         """Migrate each row of `Y`, on the host, and return `out`."""
         return self._apply(Y, out, len(Y), adjoint=True)
 
-    def matvec(self, x: Any) -> Any:
+    def matvec(self, x: LocalArray) -> LocalArray:
         """Demigrate, as PyLops and SciPy call it."""
         return self.forward_local(x)
 
-    def rmatvec(self, y: Any) -> Any:
+    def rmatvec(self, y: LocalArray) -> LocalArray:
         """Migrate, as PyLops and SciPy call it."""
         return self.adjoint_local(y)
 
-    def _apply(self, source: Any, out: Any, count: int = 1, *, adjoint: bool = False) -> Any:
+    def _apply(self, source: LocalArray, out: LocalArray, count: int = 1, *, adjoint: bool = False) -> LocalArray:
         shape, engine = self.shape[::-1] if adjoint else self.shape, engine_of(source)
         check_arrays(self.engine, engine, source.dtype)
         if engine is not self.engine:  # a host operator for vectors of JAX
@@ -177,7 +178,7 @@ class LocalKirchhoff:
             raise LayoutError(f"expected {size} elements, got {source.size}")
         source = contiguous(source, self.dtype).reshape(-1)
         fits = out is not None and out.dtype == self.dtype and out.flags.c_contiguous and out.size == result_size
-        result: Any = out if fits else self.engine.xp.empty(result_size, self.dtype)
+        result: LocalArray = out if fits else self.engine.xp.empty(result_size, self.dtype)
         (self._kernels.adjoint if adjoint else self._kernels.forward)(source, result.reshape(-1))
         return store(result, out)
 
@@ -201,19 +202,19 @@ class StreamedKirchhoff:
         self._make, self.dtype = make, tables.scale.dtype
         self.shape = (len(tables.sources) * len(tables.receivers) * tables.scale.samples, points)
 
-    def forward_local(self, x: Any, out: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray = None) -> LocalArray:
         """Demigrate a flat image; return flat data, trace by trace. `out` may be used for them."""
         return self._make().forward_local(x, out)
 
-    def adjoint_local(self, y: Any, out: Any = None) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray = None) -> LocalArray:
         """Migrate flat data; return a flat image. `out` may be used for it."""
         return self._make().adjoint_local(y, out)
 
-    def forward_columns(self, X: Any, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: LocalArray) -> LocalArray:
         """Demigrate each row of `X`, on the host, and return `out`."""
         return self._make().forward_columns(X, out)
 
-    def adjoint_columns(self, Y: Any, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: LocalArray) -> LocalArray:
         """Migrate each row of `Y`, on the host, and return `out`."""
         return self._make().adjoint_columns(Y, out)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -91,13 +90,13 @@ class Nodes:
         width = np.minimum(self.factor, size - 1 - node * self.factor)  # the last cell may be smaller
         return node, (beyond > 0).astype(np.int64), beyond / np.maximum(width, 1)
 
-    def coarsen(self, values: Any) -> np.ndarray:
+    def coarsen(self, values: np.ndarray) -> np.ndarray:
         """Return values of shape (…, *image) at the nodes, flat: (…, size)."""
         values = np.asarray(values)
         leading = values.shape[: values.ndim - len(self.shape)]
         return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
-    def refine(self, values: Any, indices: Sequence[np.ndarray] | None = None) -> np.ndarray:
+    def refine(self, values: np.ndarray, indices: Sequence[np.ndarray] | None = None) -> np.ndarray:
         """Interpolate values at the nodes, (…, size), to all image points, flat, or to points with these indices."""
         if self.factor == 1 and indices is None:
             return values
@@ -122,7 +121,7 @@ class Nodes:
         return flat.ravel()
 
 
-def checked_factor(factor: Any) -> int:
+def checked_factor(factor: int) -> int:
     """Return a factor of `Nodes`; raise InputError unless it is a positive integer."""
     if isinstance(factor, bool) or not isinstance(factor, int | np.integer) or factor < 1:
         raise InputError(f"coarsen must be an integer of at least 1, not {factor!r}")

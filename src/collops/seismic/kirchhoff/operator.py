@@ -8,10 +8,9 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, Layout, VStack
 from collops.errors import LayoutError, type_name
@@ -56,11 +55,11 @@ class KirchhoffOptions:
     False
     """
 
-    wavelet: Any
+    wavelet: ArrayLike
     wavelet_center: int
     weighting: Weighting = field(default_factory=Weighting)
     antialias: bool | float = False
-    dtype: Any = "float64"
+    dtype: DTypeLike = "float64"
     engine: str | None = None
     kernels: str | None = None
     threads: int | None = None
@@ -335,7 +334,7 @@ class SplitKirchhoff(SplitImage):
         blocks = shot_blocks(modelling.shares, math.prod(geometry.data_shape))
         points, a_shot = modelling.tables.nodes.points, len(geometry.receivers) * geometry.samples
 
-        def of_shots(shots: range) -> list[Any]:
+        def of_shots(shots: range) -> list[LocalKirchhoff | StreamedKirchhoff]:
             if not (points and len(shots)):
                 return []
             if len(blocks) == 1:
@@ -351,18 +350,18 @@ class SplitKirchhoff(SplitImage):
 
 
 def Kirchhoff(
-    z: Any,
-    x: Any,
-    t: Any,
-    sources: Any,
-    receivers: Any,
-    velocity: Any,
-    wavelet: Any,
+    z: ArrayLike,
+    x: ArrayLike,
+    t: ArrayLike,
+    sources: ArrayLike,
+    receivers: ArrayLike,
+    velocity: ArrayLike | None,
+    wavelet: ArrayLike,
     wavelet_center: int,
     *,
-    y: Any = None,
+    y: ArrayLike | None = None,
     mode: Mode = "eikonal",
-    travel_times: tuple[Any, Any] | None = None,
+    travel_times: tuple[ArrayLike, ArrayLike] | None = None,
     amplitude: Amplitude = "none",
     aperture: float | None = None,
     max_dip: float | None = None,
@@ -423,7 +422,7 @@ def Kirchhoff(
     return SplitKirchhoff(geometry, times, options, layout, comm=comm)
 
 
-def _checked_layout(layout: Any, geometry: Geometry, comm: Communicator) -> Layout:
+def _checked_layout(layout: object, geometry: Geometry, comm: Communicator) -> Layout:
     """Return the layout of the image after checking its shape and its ranks."""
     shape = geometry.grid.shape
     if not isinstance(layout, Layout):

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, LinearOperator
 from collops.errors import LayoutError
-from collops.extend.arrays import Array, extent
+from collops.extend.arrays import Array, LocalArray, extent
 from collops.extend.engines import Engine
 from collops.extend.operators import Buffers, contiguous, filled
 from collops.seismic.kirchhoff.local import check_arrays
@@ -73,7 +73,7 @@ class SplitImage(LinearOperator):
             slice(before, before + n) for (before, _), n in zip(self._around, extent(local_box), strict=True)
         )
 
-    def gathered(self, data: Any, engine: Engine) -> Iterator[tuple[Any, Any]]:
+    def gathered(self, data: LocalArray, engine: Engine) -> Iterator[tuple[Any, LocalArray]]:
         """Yield each local operator with its traces, from the local part of an array in the range. Collective.
 
         All ranks must exhaust the iterator: each block takes one allgather.
@@ -90,11 +90,11 @@ class SplitImage(LinearOperator):
                 yield op, traces[first : first + op.shape[0]]
                 first += op.shape[0]
 
-    def own_points(self, values: Any) -> Any:
+    def own_points(self, values: LocalArray) -> LocalArray:
         """Cut flat values at the points of the local operators to this rank's own points, in their shape."""
         return values.reshape(self._held)[self._inner]
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         # All ranks raise the errors that only ranks with local operators would raise otherwise.
         check_arrays(self._engine, x.engine, x.dtype)
         apply, transposed = (self._migrate, self._model) if adjoint else (self._model, self._migrate)
@@ -103,7 +103,7 @@ class SplitImage(LinearOperator):
         maps = (lambda local: apply(local, engine, memory), lambda local: transposed(local, engine, None))
         return filled(out, engine.linear_map(*maps, x.local_array, out.local_array.shape))
 
-    def _model(self, image: Any, engine: Engine, memory: Any) -> Any:
+    def _model(self, image: LocalArray, engine: Engine, memory: LocalArray) -> LocalArray:
         """Return this rank's traces from its points, in `memory` if it is not None."""
         rank, begin, parts = self.comm.rank, 0, []
         image = self._enlarged(image, engine)
@@ -121,7 +121,9 @@ class SplitImage(LinearOperator):
             begin += sizes[rank]
         return engine.xp.concatenate(parts) if memory is None else memory
 
-    def _contributions(self, block: Sequence[Sequence[Any]], sizes: Sequence[int], image: Any, engine: Engine) -> Any:
+    def _contributions(
+        self, block: Sequence[Sequence[Any]], sizes: Sequence[int], image: LocalArray, engine: Engine
+    ) -> LocalArray:
         """Return this rank's contributions to the traces of a block, shape (ranks, maximum samples of a rank)."""
         xp, widest = engine.xp, max(sizes)
         memory = self._buffers.local("block", (len(sizes), widest), self.dtype, engine)
@@ -138,7 +140,7 @@ class SplitImage(LinearOperator):
                 memory[rank, first:] = 0
         return xp.concatenate(rows).reshape(len(sizes), widest) if memory is None else memory
 
-    def _migrate(self, data: Any, engine: Engine, memory: Any) -> Any:
+    def _migrate(self, data: LocalArray, engine: Engine, memory: LocalArray) -> LocalArray:
         """Return this rank's points from its traces, in `memory` if they fit into it."""
         total, size = None, math.prod(self._held)
         if memory is not None and (memory.shape != self._held or memory.dtype != self.dtype):
@@ -153,7 +155,7 @@ class SplitImage(LinearOperator):
             return memory
         return self.own_points(engine.xp.zeros(size, self.dtype) if total is None else total)
 
-    def _enlarged(self, image: Any, engine: Engine) -> Any:
+    def _enlarged(self, image: LocalArray, engine: Engine) -> LocalArray:
         """Return an image at the points of the local operators, flat, with zeros at points of other ranks."""
         if not any(map(any, self._around)):
             return image.reshape(-1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 from collops.seismic.kirchhoff.fixed_point import early_samples
@@ -126,7 +127,7 @@ def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.nda
     return outward, back
 
 
-def checked_velocity(velocity: Any, grid: ImageGrid, mode: str) -> Any:
+def checked_velocity(velocity: ArrayLike, grid: ImageGrid, mode: str) -> Any:
     """Return the velocity in the form that the mode needs: a positive number, or an array of the grid's shape."""
     if velocity is None:
         raise InputError(f"mode {mode!r} needs a velocity in m/s: a number, or an array of shape {grid.shape}")

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import ImageGrid
@@ -123,7 +124,7 @@ class Weights:
     root of the sum of the spreadings; with a dip limit it is multiplied by a taper of the dip of q.
     """
 
-    fields: Any  # (stations, fields, nodes): the rows of FixedTables
+    fields: LocalArray  # (stations, fields, nodes): the rows of FixedTables
     weighting: Weighting
 
     @property
@@ -202,7 +203,7 @@ class Bands:
     """
 
     lengths: tuple[int, ...]  # of the sides of the triangles in samples; 1 leaves traces unfiltered
-    choice: Any  # (rows, nodes), uint8; the nearest node counts
+    choice: LocalArray  # (rows, nodes), uint8; the nearest node counts
     receivers: np.ndarray  # the row of each receiver
 
     @classmethod
@@ -274,7 +275,7 @@ def _at_nodes(tables: FixedTables, row: int) -> np.ndarray:
     return tables.nodes.coarsen(tables.station_times(row).reshape(tables.nodes.shape))
 
 
-def checked_antialias(antialias: Any) -> tuple[bool, float | None]:
+def checked_antialias(antialias: bool | float) -> tuple[bool, float | None]:
     """Return whether to filter against aliasing, and the receivers' spacing in metres or None."""
     if isinstance(antialias, bool | np.bool_):
         return bool(antialias), None
@@ -283,12 +284,14 @@ def checked_antialias(antialias: Any) -> tuple[bool, float | None]:
     return True, float(antialias)
 
 
-def _between_zero_and(limit: float, value: Any) -> bool:
+def _between_zero_and(limit: float, value: object) -> bool:
     """Return whether a value is a number between 0 and a limit."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < limit
 
 
-def _differentiate(taps: Sequence[float] | np.ndarray, center: int, interval: float, order: float) -> tuple[Any, int]:
+def _differentiate(
+    taps: Sequence[float] | np.ndarray, center: int, interval: float, order: float
+) -> tuple[np.ndarray, int]:
     """Return the causal derivative of a wavelet, of order 1/2 or 1 in seconds, and its index of time zero.
 
     The half-derivative has a tail, which is cut off where it stays below _TAIL of the largest tap.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from collops.extend.applications import Gradient, Job, Solution
 from collops.seismic.lsm.regularisation import TRIED, Penalty
 
 if TYPE_CHECKING:
+    from collops import DistributedArray, LinearOperator, SolverResult
+    from collops.extend.arrays import Array
     from collops.seismic.lsm.problem import Options
 
 ITERATIONS = 30
@@ -37,11 +39,11 @@ class Migration:
 
 def invert(
     job: Job[Options],
-    operator: Any,
+    operator: LinearOperator,
     traces: list[np.ndarray],
     held: list[np.ndarray] | None = None,
     more_bytes: int = 0,
-    preconditioner: Any = None,
+    preconditioner: LinearOperator | None = None,
 ) -> Migration:
     r"""Find the image :math:`m` that minimises :math:`\|d - A m\|^2 + (\epsilon \|A\|)^2 \|m\|^2`. Collective.
 
@@ -67,9 +69,9 @@ def invert(
 
 def minimised(
     penalty: Penalty,
-    form: Callable[..., Any],
-    right: Any,
-    preconditioner: Any,
+    form: Callable[..., Callable[..., SolverResult]],
+    right: Array,
+    preconditioner: LinearOperator | None,
     shares_of: Callable[..., np.ndarray] | None,
     more_bytes: int,
 ) -> Migration:
@@ -101,6 +103,6 @@ def minimised(
     return Migration(job.gather(solution.x), adjoint, gradient.step, solution, damp, weight, shares)
 
 
-def vector(job: Job[Options], operator: Any, parts: list[np.ndarray]) -> Any:
+def vector(job: Job[Options], operator: LinearOperator, parts: list[np.ndarray]) -> DistributedArray:
     """Return a vector in the range of the operator from one array per shot of this rank."""
     return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from collops import LinearOperator
 from collops.errors import InputError
 from collops.extend.applications import Findings, Job, check_writable, local_stage
 from collops.seismic.conditioning import Conditioning
+from collops.seismic.kirchhoff import FixedTables
 from collops.seismic.lsm.inversion import Migration
 from collops.seismic.lsm.problem import Options, Problem, recorded, synthetic
 from collops.seismic.lsm.quality import Quality, examine
@@ -33,7 +35,7 @@ def run(job: Job[Options]) -> Findings:
     image, adjoint, predicted and residual.
     """
     problem = read(job)
-    tables: list[Any] | None = [] if _illuminates(job.options) and _exact(job.options, problem) else None
+    tables: list[FixedTables] | None = [] if _illuminates(job.options) and _exact(job.options, problem) else None
     operator = kirchhoff(job, problem, tables)
     problem = condition(job, problem, operator)
     data = weigh(job, problem, operator)
@@ -63,7 +65,7 @@ def read(job: Job[Options]) -> Problem:
     return problem
 
 
-def kirchhoff(job: Job[Options], problem: Problem, tables: list[Any] | None = None) -> Any:
+def kirchhoff(job: Job[Options], problem: Problem, tables: list[FixedTables] | None = None) -> LinearOperator:
     """Build the operator from an image to the traces of each rank's shots; see `Survey.operator`. Collective.
 
     Tables that do not fit into the memory are streamed from a file in the folder of the results, or its parent. The
@@ -89,7 +91,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[Any] | None = No
     return operator
 
 
-def condition(job: Job[Options], problem: Problem, operator: Any) -> Problem:
+def condition(job: Job[Options], problem: Problem, operator: LinearOperator) -> Problem:
     """Return the problem with its traces conditioned; a synthetic survey is modelled first. Collective."""
     options, survey = job.options, problem.survey
     if problem.conditioned is not None:
@@ -108,14 +110,14 @@ def condition(job: Job[Options], problem: Problem, operator: Any) -> Problem:
     return replace(problem, conditioned=conditioned, noise_norm=norm)
 
 
-def model_traces(job: Job[Options], problem: Problem, operator: Any) -> list[np.ndarray]:
+def model_traces(job: Job[Options], problem: Problem, operator: LinearOperator) -> list[np.ndarray]:
     """Model the traces of the true reflectivity; return one array per shot of this rank. Collective."""
     if problem.truth is None:
         raise InputError("modelling needs a synthetic survey: a recorded survey has no true reflectivity")
     return problem.survey.by_shot(job.on_host(operator.forward(job.distribute(operator.domain, problem.truth))))
 
 
-def weigh(job: Job[Options], problem: Problem, operator: Any) -> Any:
+def weigh(job: Job[Options], problem: Problem, operator: LinearOperator) -> Any:
     """Return the weighted data: a `ResidentSurvey`, or a `StreamedSurvey` with the same interface. Collective."""
     if not problem.streamed:
         return ResidentSurvey(job, problem, operator)
@@ -125,8 +127,8 @@ def weigh(job: Job[Options], problem: Problem, operator: Any) -> Any:
 
 
 def precondition(
-    job: Job[Options], problem: Problem, data: Any, tables: list[Any] | None
-) -> tuple[np.ndarray | None, Any]:
+    job: Job[Options], problem: Problem, data: Any, tables: list[FixedTables] | None
+) -> tuple[np.ndarray | None, LinearOperator | None]:
     """Return the diagonal of the normal operator and a preconditioner, each None unless needed. Collective."""
     options, diagonal = job.options, None
     if _illuminates(options):
@@ -175,7 +177,7 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         return examine(problem, data.modelling, *traces, images, job.options.gathers, job.engine)
 
 
-def illumination(problem: Problem, operator: Any, tables: list[Any]) -> np.ndarray:
+def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedTables]) -> np.ndarray:
     """Return the squared norm of the data of each image point. Collective; `tables` are from `kirchhoff`."""
     from collops.seismic.kirchhoff.illumination import normal_diagonal
 
@@ -192,7 +194,7 @@ def illumination(problem: Problem, operator: Any, tables: list[Any]) -> np.ndarr
     return comm.allreduce(diagonal).reshape(problem.grid.shape)
 
 
-def _split_illumination(problem: Problem, operator: Any, tables: list[Any]) -> np.ndarray:
+def _split_illumination(problem: Problem, operator: Any, tables: list[FixedTables]) -> np.ndarray:
     """Do the same for a split image: each rank computes it at its points, for the traces of all ranks."""
     from collops import DistributedArray
     from collops.seismic.kirchhoff.illumination import normal_diagonal

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from collops import SolverResult, dots
+from collops import LinearOperator, SolverResult, dots
+from collops.extend.arrays import Array
 from collops.extend.solvers import PreconditionedCG, consistent, precision_of, solve, takes_part
 from collops.seismic.survey.normal import NormalEquations
 
@@ -26,14 +27,17 @@ class _NormalCG(PreconditionedCG):
 
     name = "CG on the normal equations"
     numbers = _Numbers
-    degrees: ClassVar[Mapping[str, Any] | None] = {**(PreconditionedCG.degrees or {}), "explained": (2, -1)}
+    degrees: ClassVar[Mapping[str, tuple[float, float]] | None] = {
+        **(PreconditionedCG.degrees or {}),
+        "explained": (2, -1),
+    }
 
-    def init(self, A: Any, y: Any, x0: Any) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
         state = super().init(A, y, x0)
         state.numbers = (*state.numbers, 0.0 * state.numbers[0])
         return state
 
-    def step(self, A: Any, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: Any) -> Any:
         """Take a CG step, and compute the squared norm of the solution if it is damped."""
         state = super().step(A, state)
         size = 0.0 * state.numbers[0]
@@ -52,7 +56,7 @@ class _NormalCG(PreconditionedCG):
         return super().details(state, history) | {"explained": np.cumsum([0.0, *steps]) + self.damp * history.size}
 
 
-def minimise(A: Any, y: Any, *, damp: float, M: Any, **run: Any) -> SolverResult:
+def minimise(A: LinearOperator, y: Array, *, damp: float, M: LinearOperator | None, **run: Any) -> SolverResult:
     """Solve ``(A + damp**2) x = y`` by CG with the preconditioner ``M @ M.H``, from zero. Collective.
 
     The details have the array ``explained``: the energy of the data minus the squared norm of their residual, before

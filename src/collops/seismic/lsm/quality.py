@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from collops.seismic.signals import power_spectrum
 from collops.seismic.survey.traveltimes import seconds_from
 
 if TYPE_CHECKING:
+    from collops import LinearOperator
     from collops.extend.engines import Engine
     from collops.seismic.lsm.problem import Problem
 
@@ -139,7 +140,7 @@ def field_bytes(problem: Problem, classes: int | None) -> int:
 
 def examine(
     problem: Problem,
-    operator: Any,
+    operator: LinearOperator,
     weighted: list[np.ndarray],
     explained: list[np.ndarray],
     images: dict[str, np.ndarray],

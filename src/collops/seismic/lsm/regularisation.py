@@ -12,8 +12,9 @@ import numpy as np
 from collops.errors import InputError
 
 if TYPE_CHECKING:
-    from collops import SolverResult
+    from collops import LinearOperator, SolverResult
     from collops.extend.applications import Gradient, Job, Solution
+    from collops.extend.arrays import Array
     from collops.seismic.survey import Grid
 
 METHODS = {None: "CGLS", "laplacian": "CGLS", "dip": "CGLS", "tv": "ADMM", "l1": "FISTA"}
@@ -49,7 +50,7 @@ class Penalty:
     operator: Any
     gradient: Gradient
 
-    def method(self, weight: float, damp: float, M: Any) -> Callable[..., SolverResult]:
+    def method(self, weight: float, damp: float, M: LinearOperator | None) -> Callable[..., SolverResult]:
         """Return a solver from operator, data, and the options of a run. `damp` and `M` are for CGLS."""
         from collops import cgls
 
@@ -62,11 +63,11 @@ class Penalty:
             return lambda A, y, **run: cgls(A, y, **least_squares, **run)
         return lambda A, y, **run: cgls(*self._stacked(weight, A, y), **least_squares, **run)
 
-    def normal_method(self, weight: float, damp: float, M: Any) -> Callable[..., SolverResult]:
+    def normal_method(self, weight: float, damp: float, M: LinearOperator | None) -> Callable[..., SolverResult]:
         """Return the same for normal equations, with a quadratic penalty."""
         from collops.seismic.lsm.normal import minimise
 
-        def solve(A: Any, y: Any, **run: Any) -> SolverResult:
+        def solve(A: LinearOperator, y: Array, **run: Any) -> SolverResult:
             if self.kind is not None and weight:
                 penalty = (weight * self.gradient.norm) * self._roughness
                 A = A + penalty.H @ penalty
@@ -80,19 +81,19 @@ class Penalty:
             return solution.residuals
         return np.sqrt(2 * np.maximum(solution.details["objective"], 0))  # ADMM's residuals are of its splitting
 
-    def _stacked(self, weight: float, A: Any, y: Any) -> tuple[Any, Any]:
+    def _stacked(self, weight: float, A: LinearOperator, y: Any) -> tuple[LinearOperator, Array]:
         from collops import StackedArray, StackedVStack, zeros_like
 
         penalty = (weight * self.gradient.norm) * self._roughness
         return StackedVStack([A, penalty]), StackedArray([y, zeros_like(self.gradient.x)])
 
-    def _sparse(self, weight: float, A: Any, y: Any, **run: Any) -> SolverResult:
+    def _sparse(self, weight: float, A: LinearOperator, y: Array, **run: Any) -> SolverResult:
         from collops import fista
 
         # The penalty of FISTA counts twice, as its misfit is not halved.
         return fista(A, y, eps=2 * weight, alpha=self._step, tol=0.0, **run)
 
-    def _total_variation(self, weight: float, A: Any, y: Any, **run: Any) -> SolverResult:
+    def _total_variation(self, weight: float, A: LinearOperator, y: Array, **run: Any) -> SolverResult:
         from collops import L21, admm_l2, zeros_like
         from collops import Gradient as Differences
 
@@ -111,7 +112,7 @@ class Penalty:
         return 1 / (1.05 * float(result.details["eigenvalue"]))
 
     @cached_property
-    def _roughness(self) -> Any:
+    def _roughness(self) -> LinearOperator:
         """The operator of a quadratic penalty; its domain and its range have the layout of the image."""
         from collops import Diagonal, FirstDerivative, Laplacian
 
@@ -132,7 +133,7 @@ class Penalty:
         return Diagonal(along[0]) @ lateral + Diagonal(along[1]) @ deep
 
 
-def probed_diagonal(job: Job[Any], normal: Any) -> np.ndarray:
+def probed_diagonal(job: Job[Any], normal: LinearOperator) -> np.ndarray:
     """Estimate the diagonal of a normal operator by probing, averaged over neighbouring points. Collective.
 
     The diagonal of an imaging operator is smooth.
@@ -146,7 +147,7 @@ def probed_diagonal(job: Job[Any], normal: Any) -> np.ndarray:
     return gaussian_filter(diagonal, [max(1.0, _FADE * extent) for extent in diagonal.shape])
 
 
-def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
+def inverse_root(job: Job[Any], operator: LinearOperator, diagonal: np.ndarray) -> LinearOperator:
     """Return the preconditioner that divides by the root of a diagonal, limited to a thousandth of its maximum."""
     from collops import Diagonal
 
@@ -154,7 +155,7 @@ def inverse_root(job: Job[Any], operator: Any, diagonal: np.ndarray) -> Any:
     return Diagonal(job.distribute(operator.domain, 1 / np.sqrt(np.maximum(diagonal, floor or 1.0))))
 
 
-def local_inverse_root(job: Job[Any], normal: Any, wavelength: float, grid: Grid) -> Any:
+def local_inverse_root(job: Job[Any], normal: LinearOperator, wavelength: float, grid: Grid) -> LinearOperator:
     """Return the preconditioner that divides by the root of the normal operator's local spectra. Collective."""
     from collops.extend.solvers import local_spectra
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from collops.seismic.lsm.inversion import Migration, invert, vector
 from collops.seismic.lsm.uncertainty import Uncertainty, uncertainty
 
 if TYPE_CHECKING:
+    from collops import LinearOperator
     from collops.seismic.conditioning import Conditioned
     from collops.seismic.lsm.problem import Options, Problem
 
@@ -44,7 +45,7 @@ class ResidentSurvey:
 
     streamed = False
 
-    def __init__(self, job: Job[Options], problem: Problem, operator: Any) -> None:
+    def __init__(self, job: Job[Options], problem: Problem, operator: LinearOperator) -> None:
         from collops import Diagonal
 
         self._job, self._survey, self.modelling = job, problem.survey, operator
@@ -63,12 +64,12 @@ class ResidentSurvey:
         return self.traces
 
     def invert(
-        self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: Any = None
+        self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: LinearOperator | None = None
     ) -> Migration:
         """Find the image; see `invert`. Collective."""
         return invert(self._job, self.operator, self.traces, held, more_bytes, preconditioner)
 
-    def deviation(self, samples: int, migration: Migration, preconditioner: Any) -> Uncertainty:
+    def deviation(self, samples: int, migration: Migration, preconditioner: LinearOperator | None) -> Uncertainty:
         """Find the standard deviation of the image from samples of the posterior. Collective."""
         counted = sum(int(np.count_nonzero(shot.weights)) for shot in self._conditioned)
         residual = float(migration.solution.residuals[-1])

@@ -18,6 +18,7 @@ from collops.seismic.lsm.resident import traces_left_out
 from collops.seismic.survey.normal import NormalEquations, normal_equations, shots_of_parts
 
 if TYPE_CHECKING:
+    from collops import LinearOperator
     from collops.seismic.lsm.problem import Problem
 
 
@@ -45,7 +46,7 @@ class StreamedSurvey:
         self.normal = self.complete.operator
 
     def invert(
-        self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: Any = None
+        self, held: list[np.ndarray] | None = None, more_bytes: int = 0, preconditioner: LinearOperator | None = None
     ) -> Migration:
         """Find the image by normal equations. Collective."""
         equations = self.complete
@@ -65,7 +66,7 @@ class StreamedSurvey:
         """Return the equations of all traces, or of a `share`: an array of 0 and 1 for each shot. Collective."""
         first = self._survey.shots.start
 
-        def part(shot: int) -> Any:
+        def part(shot: int) -> float | np.ndarray:
             return 1.0 if share is None else share[shot - first][:, None]
 
         def weighted(shots: range) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from collops import DistributedArray
 from collops.errors import InputError
 from collops.extend.applications import (
     DATA,
@@ -134,7 +135,7 @@ class Problem:
     # convolution with the downgoing field; domain of shape ``(times, receivers, virtual sources)``, split by
     # receivers, range of shape ``(times, sources, virtual sources)``, split by sources
     operator: Any
-    data: Any  # the upgoing field
+    data: DistributedArray  # the upgoing field
     truth: np.ndarray | None = None  # this rank's part of the response; None for recorded fields
     noise_norm: float | None = None  # norm of the noise of all ranks, if known
     notes: list[str] = field(default_factory=list)  # decisions, in sentences for the user

@@ -18,12 +18,13 @@ from collops.seismic.kirchhoff.split import SplitImage
 from collops.seismic.signals import count_biased
 
 if TYPE_CHECKING:
-    from collops import Communicator, DistributedArray
+    from collops import Communicator, DistributedArray, LinearOperator
+    from collops.extend.arrays import LocalArray
     from collops.seismic.survey.geometry import Geometry
 
 __all__ = ["NormalEquations", "normal_equations", "shots_of_parts"]
 
-Weights = Callable[[int], Any]
+Weights = Callable[[int], float | np.ndarray]
 """Takes the number of a shot; returns the weight of its traces, a number or an array that broadcasts to them."""
 
 Traces = Callable[[range], list[np.ndarray]]
@@ -88,7 +89,7 @@ class _Normal:
         weights: Weights | None,
         geometry: Geometry,
         engine: Engine,
-        memory: Callable[[], Any],
+        memory: Callable[[], LocalArray],
     ) -> None:
         self.operator, self.shots, self._weights = operator, shots, weights
         self._traces = [geometry.trace_shape(shot) for shot in shots]
@@ -96,7 +97,7 @@ class _Normal:
         self._memory = memory
         self.capturable = weights is None and getattr(operator, "capturable", True)  # weights come from the host
 
-    def forward_local(self, x: Any, out: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray = None) -> LocalArray:
         """Model the shots from a flat image, and migrate the result."""
         weights = self._flat_weights()
         if weights is not None and not weights.any():
@@ -109,7 +110,7 @@ class _Normal:
 
     adjoint_local = forward_local
 
-    def migrated(self, traces: list[np.ndarray], weighted: bool) -> tuple[Any, float]:
+    def migrated(self, traces: list[np.ndarray], weighted: bool) -> tuple[LocalArray, float]:
         """Return the image of traces, an array for each shot, times the squared weights, and their weighted energy.
 
         With `weighted`, the traces have already been multiplied by the weights once.
@@ -133,7 +134,7 @@ class _Normal:
         return np.concatenate(weights).astype(self.dtype, copy=False)
 
 
-def shots_of_parts(geometry: Geometry, A: Any) -> list[range]:
+def shots_of_parts(geometry: Geometry, A: LinearOperator) -> list[range]:
     """Return the shots of this rank that each local operator of `A` models.
 
     Raises LayoutError if `A` is not the operator of the survey.

@@ -245,7 +245,7 @@ class Survey:
         ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
 
-    def model(self, velocity: Any, *, inline: int | None = None) -> Model:
+    def model(self, velocity: Model | float | str | Path, *, inline: int | None = None) -> Model:
         """Read a velocity and check its units. Collective.
 
         Parameters
@@ -267,7 +267,7 @@ class Survey:
             self._warn(check_speed(model, name))
         return model
 
-    def grid(self, velocity: Any, **numbers: Any) -> Grid:
+    def grid(self, velocity: Model | float | str | Path, **numbers: Any) -> Grid:
         """Choose an image grid that covers the survey; numbers that are not None are kept. Collective.
 
         Parameters
@@ -301,7 +301,7 @@ class Survey:
                 grid = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
         return grid
 
-    def velocity(self, velocity: Any, grid: Grid) -> np.ndarray:
+    def velocity(self, velocity: Model | float | str | Path, grid: Grid) -> np.ndarray:
         """Return a velocity at the points of a grid that contains the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
@@ -353,11 +353,11 @@ class Survey:
 
     def operator(
         self,
-        velocity: Any,
+        velocity: Model | float | str | Path,
         grid: Grid,
         *,
         frequency: float | None = None,
-        wavelet: tuple[Any, int] | None = None,
+        wavelet: tuple[np.ndarray, int] | None = None,
         mode: str | None = None,
         dtype: DTypeLike = "float32",
         engine: str | Engine | None = None,
@@ -437,7 +437,7 @@ class Survey:
         velocity: np.ndarray,
         grid: Grid,
         frequency: float | None,
-        wavelet: tuple[Any, int] | None,
+        wavelet: tuple[np.ndarray, int] | None,
         weighting: Weighting | None,
         antialias: bool,
         dtype: DTypeLike,
@@ -619,7 +619,7 @@ class Survey:
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
-    def write(self, path: str | Path, image: Any, grid: Grid, title: str = "IMAGE") -> Path:
+    def write(self, path: str | Path, image: np.ndarray | DistributedArray, grid: Grid, title: str = "IMAGE") -> Path:
         """Write an image as SEG-Y, one trace for each column at its map position; return the path. Collective.
 
         Parameters
@@ -655,7 +655,7 @@ class Survey:
     def _warn(self, warnings: list[str]) -> None:
         self.warnings += [warning for warning in warnings if warning not in self.warnings]
 
-    def _cover(self, profile: Any, numbers: dict[str, Any]) -> Grid:
+    def _cover(self, profile: Callable[[np.ndarray], np.ndarray], numbers: dict[str, Any]) -> Grid:
         return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
 
     def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:

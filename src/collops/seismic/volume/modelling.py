@@ -10,7 +10,9 @@ import numpy as np
 from collops.extend.applications import local_stage
 
 if TYPE_CHECKING:
+    from collops import LinearOperator
     from collops.extend.applications import Job
+    from collops.extend.arrays import LocalArray
     from collops.extend.engines import Engine
 
 __all__ = ["convolution", "reflection"]
@@ -64,15 +66,15 @@ class TraceMatrix:
         # Products of several pieces allocate memory.
         self.capturable: bool = len(self._forward) == 1
 
-    def forward_local(self, x: Any, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray) -> LocalArray:
         """Return the matrix times every trace."""
         return self._apply(self._forward, x, out)
 
-    def adjoint_local(self, y: Any, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray) -> LocalArray:
         """Return the transposed matrix times every trace."""
         return self._apply(self._adjoint, y, out)
 
-    def _apply(self, pieces: list[tuple[slice, slice, Any]], source: Any, out: Any) -> Any:
+    def _apply(self, pieces: list[tuple[slice, slice, LocalArray]], source: LocalArray, out: LocalArray) -> LocalArray:
         traces, target = source.reshape(self._traces), out.reshape(self._traces)
         if len(pieces) == 1:
             self._multiply(traces, pieces[0][2], target)
@@ -84,7 +86,7 @@ class TraceMatrix:
         return out
 
 
-def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
+def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> LinearOperator:
     """Return the operator that applies a matrix to every trace of a volume, without communication. Collective.
 
     `live` (bool) is False for missing traces of this rank's rows. Domain and range are the ravelled layout of the
@@ -97,7 +99,7 @@ def trace_operator(job: Job[Any], matrix: Any, live: np.ndarray) -> Any:
     return BlockDiag(operators, job.comm)
 
 
-def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, Any]]:
+def _pieces(transposed: Any, compute: Engine, dtype: np.dtype) -> list[tuple[slice, slice, LocalArray]]:
     """Cut a banded matrix into dense pieces; return for each its input samples, its output samples, and the piece."""
     samples = transposed.shape[0]
     count = max(1, samples // _PIECE) if samples > 2 * _PIECE else 1

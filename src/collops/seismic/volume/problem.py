@@ -43,7 +43,8 @@ from collops.seismic.volume.modelling import trace_operator
 from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavelet
 
 if TYPE_CHECKING:
-    from collops import Communicator
+    from collops import Communicator, DistributedArray, LinearOperator
+    from collops.extend.arrays import Array
 
 __all__ = [
     "Image",
@@ -206,13 +207,13 @@ class Problem:
 
     job: Job[Any]
     volume: Volume
-    operator: Any
+    operator: LinearOperator
 
-    def vector(self, values: np.ndarray) -> Any:
+    def vector(self, values: np.ndarray) -> DistributedArray:
         """Return this rank's part of an array on the cube as a ravelled distributed array."""
         return self.job.array(self.operator.domain, values.ravel())
 
-    def values(self, vector: Any) -> np.ndarray:
+    def values(self, vector: Array) -> np.ndarray:
         """Return this rank's part of a ravelled distributed array, shaped as its part of the cube."""
         return self.job.on_host(vector).reshape(self.volume.traces.shape)
 
@@ -224,7 +225,9 @@ class Problem:
         segy = 0 if volume.stack is None else len(options.segy_results) * volume.stack.size + 16 * volume.cube.traces
         return arrays * int(np.prod(volume.cube.shape)) * np.dtype(options.dtype).itemsize + segy
 
-    def inversion(self, data: Any, gradient: Gradient, solution: Solution, choice: Choice | None) -> Inversion:
+    def inversion(
+        self, data: DistributedArray, gradient: Gradient, solution: Solution, choice: Choice | None
+    ) -> Inversion:
         """Compare the solution with the data. Collective."""
         unexplained = data - self.operator.forward(solution.x)
         residual, total = float(unexplained.norm()), float(data.norm())
@@ -232,7 +235,9 @@ class Problem:
         model, adjoint = self.values(solution.x), self.values(gradient.x)
         return Inversion(model, adjoint, self.values(unexplained), misfit, solution, choice)
 
-    def choose(self, data: Any, solve: Callable[[float, Any], Any], largest: float, smallest: float) -> Choice:
+    def choose(
+        self, data: DistributedArray, solve: Callable[[float, Array | None], Array], largest: float, smallest: float
+    ) -> Choice:
         """Choose the weight of a regularisation by the discrepancy principle. Collective.
 
         ``solve(weight, x0)`` returns an approximate solution; `x0` is the solution for the previous weight. The choice

@@ -5,7 +5,7 @@ No function synchronises with the device, and all of them can be captured in a C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
@@ -15,6 +15,7 @@ from collops.array.dtypes import real_of
 from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import Rule, kernel
+from collops.solvers.state import Scalar
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
@@ -31,7 +32,7 @@ _NOTHING = (np.float64(0), _NULL, _NO)
 _THREADS, _ONE = (_BLOCK,), (1,)
 
 
-def _kernel(name: str, dtype: np.dtype) -> Any:
+def _kernel(name: str, dtype: np.dtype) -> Callable[..., None]:
     """Return a kernel of ``steps.cu`` for an element type; raise for other types, also on ranks without elements."""
     if dtype.char not in _ELEMENTS:
         raise UnsupportedTypeError(
@@ -40,7 +41,7 @@ def _kernel(name: str, dtype: np.dtype) -> Any:
     return kernel("steps.cu", name, _ELEMENTS[dtype.char])
 
 
-def scratch() -> tuple[Any, Any, int]:
+def scratch() -> tuple[cupy.ndarray, cupy.ndarray, int]:
     """Return memory for the partial sums of :func:`advance`, its ticket, and the maximum number of blocks."""
     blocks = _BLOCKS_PER_PROCESSOR * cupy.cuda.Device().attributes["MultiProcessorCount"]
     return cupy.zeros(_MEASURES * blocks, np.float64), cupy.zeros(1, np.uint32), blocks
@@ -48,7 +49,7 @@ def scratch() -> tuple[Any, Any, int]:
 
 def advance(
     rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
-) -> tuple[Any, Any, Any]:
+) -> tuple[LocalArray, LocalArray | None, LocalArray]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     size, dtype = current.size, current.dtype
     launch = _kernel("advance", dtype)
@@ -82,8 +83,16 @@ def advance(
 
 
 def shrink(
-    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
-) -> Any:
+    rule: Rule,
+    threshold: Scalar,
+    upper: Scalar,
+    weights: LocalArray,
+    a: float,
+    x: LocalArray,
+    b: float,
+    y: LocalArray,
+    out: LocalArray,
+) -> LocalArray:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     size, dtype = out.size, out.dtype
     launch = _kernel("shrink", dtype)
@@ -110,14 +119,14 @@ def shrink(
     return out
 
 
-def launch_lsqr(name: str, scalars: Any, factors: Any, *values: Any) -> tuple[Any, Any]:
+def launch_lsqr(name: str, scalars: LocalArray, factors: LocalArray, *values: Scalar) -> tuple[LocalArray, LocalArray]:
     """Return both arrays after a part of an iteration of LSQR, which one thread computes in place."""
     suffix = "float" if factors.dtype == np.float32 else "double"
     kernel("lsqr.cu", f"{name}_{suffix}")(_ONE, _ONE, (scalars, factors, *values))
     return scalars, factors
 
 
-def group_norms(parts: Sequence[Any]) -> Any:
+def group_norms(parts: Sequence[LocalArray]) -> LocalArray:
     """Return the Euclidean norms of the vectors that have one element in each part."""
     total = cupy.abs(parts[0]) ** 2
     for part in parts[1:]:
@@ -125,7 +134,9 @@ def group_norms(parts: Sequence[Any]) -> Any:
     return cupy.sqrt(total, out=total)
 
 
-def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> Sequence[Any]:
+def group_shrink(
+    rule: Rule, threshold: float, parts: Sequence[LocalArray], outs: Sequence[LocalArray]
+) -> Sequence[LocalArray]:
     """Return `outs`: the parts of the vectors that have one element in each part, with their lengths shrunk."""
     size, dtype = outs[0].size, outs[0].dtype
     launch = _kernel("group_shrink", dtype)
@@ -182,7 +193,7 @@ class Selection:
         """Set the counts to 0."""
         self.counts.fill(0)
 
-    def count(self, values: Any, number: int) -> None:
+    def count(self, values: LocalArray, number: int) -> None:
         """Count the values that agree with the digits found so far, by their digit `number`."""
         if values.size:
             shift = np.int32((self.passes - 1 - number) * self.DIGIT)
@@ -193,7 +204,7 @@ class Selection:
         """Find the next digit from the counts of all ranks."""
         _kernel("choose_digit", self._dtype)(_ONE, _ONE, (self._position, self.counts))
 
-    def find_next(self, values: Sequence[Any]) -> Any:
+    def find_next(self, values: Sequence[LocalArray]) -> LocalArray:
         """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
         _kernel("start_next", self._dtype)(_ONE, _ONE, (self._bits,))
         for array in values:
@@ -203,19 +214,19 @@ class Selection:
         _kernel("next_as_number", self._dtype)(_ONE, _ONE, (self._bits, self._next))
         return self._next
 
-    def interpolated(self, fraction: float) -> Any:
+    def interpolated(self, fraction: float) -> Scalar:
         """Interpolate between the selected element and the next one by a fraction."""
         out = cupy.empty((), self._next.dtype)
         _kernel("interpolate", self._dtype)(_ONE, _ONE, (self._position, self._next, np.float64(fraction), out))
         return out
 
 
-def _grid(values: Any) -> tuple[int]:
+def _grid(values: LocalArray) -> tuple[int]:
     # Each block clears and sums its own counts, so that few blocks with many values are faster.
     return (min(-(-values.size // (8 * _BLOCK)), 1024),)
 
 
-def _number(value: LocalArray) -> tuple[Any, Any, Any]:
+def _number(value: Scalar) -> tuple[np.float64, cupy.ndarray | np.uint64, np.int32]:
     """Return the kernel's arguments for a number, or a real scalar of the device."""
     if isinstance(value, cupy.ndarray):
         if value.dtype.char not in "fd":
@@ -224,11 +235,11 @@ def _number(value: LocalArray) -> tuple[Any, Any, Any]:
     return np.float64(value), _NULL, _NO
 
 
-def _contiguous(array: LocalArray) -> Any:
+def _contiguous(array: LocalArray) -> LocalArray:
     return array if array is None or array.flags.c_contiguous else cupy.ascontiguousarray(array)
 
 
-def _operand(array: LocalArray, dtype: np.dtype, target: LocalArray = None, prepared: Any = None) -> Any:
+def _operand(array: LocalArray, dtype: np.dtype, target: LocalArray = None, prepared: LocalArray = None) -> Any:
     """Return an input as the kernel needs it; for the output array, the array prepared for the output."""
     if array is None:
         return _NULL
@@ -239,6 +250,6 @@ def _operand(array: LocalArray, dtype: np.dtype, target: LocalArray = None, prep
     return cupy.ascontiguousarray(array, dtype)
 
 
-def _put_back(prepared: Any, target: LocalArray) -> None:
+def _put_back(prepared: LocalArray, target: LocalArray) -> None:
     if prepared is not target:
         target[...] = prepared

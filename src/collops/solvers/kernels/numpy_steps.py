@@ -18,6 +18,7 @@ from collops.array.kernels.numpy_kernels import PIECE
 from collops.backend import LocalArray, engine
 from collops.solvers.kernels import Rule
 from collops.solvers.kernels.steps import factor, group_norms, launch_lsqr, scratch
+from collops.solvers.state import Scalar
 
 __all__ = ["Selection", "advance", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
@@ -28,7 +29,7 @@ _ABSOLUTE_SUM: dict[str, Any] = {"f": _blas.sasum, "d": _blas.dasum}
 
 def advance(
     rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
-) -> tuple[Any, Any, Any]:
+) -> tuple[LocalArray, LocalArray | None, LocalArray]:
     """Return `current` and `extrapolated`, overwritten, and the sums; see :func:`shrinkage.advance`."""
     threshold = _number(threshold)
     ahead = 0.0 if momentum is None else _number(momentum)
@@ -62,8 +63,16 @@ def advance(
 
 
 def shrink(
-    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
-) -> Any:
+    rule: Rule,
+    threshold: Scalar,
+    upper: Scalar,
+    weights: LocalArray,
+    a: float,
+    x: LocalArray,
+    b: float,
+    y: LocalArray,
+    out: LocalArray,
+) -> LocalArray:
     """Return the shrunk ``a * x + b * y`` in `out`, which may be `x` or `y`; see :func:`shrinkage.shrink`."""
     threshold, upper = _number(threshold), _number(upper)
     for v_out, v_x, v_y, v_weights in _pieces(out, x, y, weights):
@@ -77,7 +86,7 @@ def shrink(
     return out
 
 
-def _shrink(rule: Rule, u: np.ndarray, t: Any, upper: Any) -> None:
+def _shrink(rule: Rule, u: np.ndarray, t: Scalar, upper: Scalar) -> None:
     """Apply a rule in place."""
     if rule is Rule.CLIP:
         np.clip(u, t, upper, out=u)
@@ -147,7 +156,7 @@ class Selection:
 
     def find_next(self, values: Sequence[np.ndarray]) -> np.ndarray:
         """Return this rank's smallest value above the selected one, or infinity; to be combined by min."""
-        selected = self.found()
+        selected = self.element()
         self._next[0] = np.inf
         for array in values:
             for (piece,) in _pieces(array):
@@ -155,13 +164,13 @@ class Selection:
                 self._next[0] = np.min(size, where=size > selected, initial=self._next[0])
         return self._next
 
-    def found(self) -> Any:
+    def element(self) -> Scalar:
         """Return the element."""
         return np.array(self._prefix, self._integer).view(self._dtype)[()]
 
-    def interpolated(self, fraction: float) -> Any:
+    def interpolated(self, fraction: float) -> Scalar:
         """Interpolate between the selected element and the next one by a fraction."""
-        selected = self.found()
+        selected = self.element()
         if self._equal_after > 0 or not fraction:
             return selected
         return selected + (self._next[0] - selected) * self._dtype.type(fraction)
@@ -178,7 +187,7 @@ def _absolute_sum(v: np.ndarray) -> float:
     return float(np.abs(v).sum(dtype=real_of(v.dtype)))
 
 
-def _number(value: LocalArray) -> float:
+def _number(value: Scalar) -> float:
     return value.item() if hasattr(value, "item") else value
 
 

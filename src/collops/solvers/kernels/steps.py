@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from collops.array.dtypes import real_of
 from collops.backend import LocalArray, engine_of
 from collops.errors import UnsupportedTypeError
 from collops.solvers.kernels import HALF_CUT, Rule
+from collops.solvers.state import Scalar
 
 __all__ = ["Selection", "advance", "factor", "group_norms", "group_shrink", "launch_lsqr", "scratch", "shrink"]
 
@@ -27,7 +28,7 @@ def scratch() -> None:
 
 def advance(
     rule, threshold, base, alpha, gradient, current, extrapolated, momentum, sums, indices, scratch, keep
-) -> tuple[Any, Any, Any]:
+) -> tuple[LocalArray, LocalArray | None, LocalArray]:
     """Return the next array, the extrapolated one or ``None``, and the sums; see :func:`shrinkage.advance`."""
     engine, real = engine_of(current), real_of(current.dtype)
     xp = engine.xp
@@ -48,8 +49,16 @@ def advance(
 
 
 def shrink(
-    rule: Rule, threshold: Any, upper: Any, weights: LocalArray, a: float, x: LocalArray, b: float, y: Any, out: Any
-) -> Any:
+    rule: Rule,
+    threshold: Scalar,
+    upper: Scalar,
+    weights: LocalArray,
+    a: float,
+    x: LocalArray,
+    b: float,
+    y: LocalArray,
+    out: LocalArray,
+) -> LocalArray:
     """Return the shrunk ``a * x + b * y`` in the dtype of `out`; see :func:`shrinkage.shrink`."""
     xp, real = engine_of(x).xp, real_of(out.dtype)
     value = x if a == 1 else xp.asarray(a, dtype=real) * x
@@ -61,13 +70,15 @@ def shrink(
     return _shrunk(xp, rule, value, threshold, xp.asarray(upper, dtype=real)).astype(out.dtype)
 
 
-def group_norms(parts: Sequence[Any]) -> Any:
+def group_norms(parts: Sequence[LocalArray]) -> LocalArray:
     """Return the Euclidean norms of the vectors that have one element in each part."""
     xp = engine_of(parts[0]).xp
     return xp.sqrt(sum(xp.abs(part) ** 2 for part in parts))
 
 
-def group_shrink(rule: Rule, threshold: float, parts: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+def group_shrink(
+    rule: Rule, threshold: float, parts: Sequence[LocalArray], outs: Sequence[LocalArray]
+) -> list[LocalArray]:
     """Return the parts of the vectors that have one element in each part, with their lengths shrunk."""
     norms = group_norms(parts)
     xp = engine_of(norms).xp
@@ -85,7 +96,7 @@ class Selection:
         )
 
 
-def factor(xp: Any, rule: Rule, size: Any, t: Any) -> Any:
+def factor(xp: ModuleType, rule: Rule, size: LocalArray, t: Scalar) -> LocalArray:
     """Return the factor of a rule for values of an absolute size; 0 for values that it sets to 0."""
     if rule is Rule.HARD_AT:
         return (~(size <= t)).astype(size.dtype)
@@ -108,7 +119,7 @@ def factor(xp: Any, rule: Rule, size: Any, t: Any) -> Any:
     return xp.where(nonzero, (2 / 3) * (1 + xp.cos(2 * math.pi / 3 - (2 / 3) * angle)), 0)
 
 
-def _shrunk(xp: Any, rule: Rule, u: LocalArray, t: Any, upper: Any) -> Any:
+def _shrunk(xp: ModuleType, rule: Rule, u: LocalArray, t: Scalar, upper: Scalar) -> LocalArray:
     if rule is Rule.KEEP:
         return u
     if rule is Rule.CLIP:
@@ -120,5 +131,5 @@ def _shrunk(xp: Any, rule: Rule, u: LocalArray, t: Any, upper: Any) -> Any:
     return u * factor(xp, rule, xp.abs(u), t)
 
 
-def _square(xp: Any, v: LocalArray) -> Any:
+def _square(xp: ModuleType, v: LocalArray) -> LocalArray:
     return xp.sum(v.real**2 + v.imag**2) if v.dtype.kind == "c" else xp.sum(v * v)

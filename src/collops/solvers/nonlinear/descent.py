@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from collops.solvers.method import DOUBLE_PRECISION, Method, log2, not_finite
 from collops.solvers.problem import check_array, check_count, check_number, consistent, group_of
 from collops.solvers.result import Status
 from collops.solvers.scaling import data_units, divided, exponent_of, out_of_range
+from collops.solvers.state import Numbers, Scalar, State
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # Nocedal and Wright, section 3.1
 _MAX_HALVINGS = 30
@@ -24,19 +25,26 @@ _MAX_HALVINGS = 30
 class DescentNumbers(NamedTuple):
     """The numbers of an iteration of a nonlinear method, for a residual and a gradient divided by their units."""
 
-    residual: Any  # its squared norm
-    gradient: Any  # the squared norm of the gradient, without variables fixed at a bound
-    step: Any  # step length along the direction; 0 if the search failed
-    unit: Any
-    gradient_unit: Any
+    residual: Scalar  # its squared norm
+    gradient: Scalar  # the squared norm of the gradient, without variables fixed at a bound
+    step: Scalar  # step length along the direction; 0 if the search failed
+    unit: Scalar
+    gradient_unit: Scalar
+
+
+class LeastSquares(Protocol):
+    """A nonlinear problem: its residual, and the derivative of the residual."""
+
+    def residual(self, x: Any, /) -> Array: ...
+    def jacobian(self, x: Any, /) -> LinearOperator: ...
 
 
 class Point(NamedTuple):
     """A problem at a point, with residual and gradient divided by their units."""
 
-    x: Any
-    residual: Any
-    gradient: Any  # of half the squared norm of the residual
+    x: Array
+    residual: Array
+    gradient: Array  # of half the squared norm of the residual
 
 
 class Scales(NamedTuple):
@@ -51,7 +59,7 @@ class Trial(NamedTuple):
 
     value: float
     slope: float
-    kept: Any
+    data: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Descent(Method):
     far from 1, gradients and their changes are also divided by a second unit.
     """
 
-    problem: Any
+    problem: LeastSquares
     tol: float
     capturable = False  # the host determines the step length
     traceable = False
@@ -80,15 +88,15 @@ class Descent(Method):
     def suspect(self, now: DescentNumbers, iteration: int) -> str:
         return "gradient" if now.residual - now.residual == 0 else "residual"
 
-    def details(self, state: Any, history: DescentNumbers) -> dict[str, Any]:
+    def details(self, state: State, history: DescentNumbers) -> dict[str, Any]:
         units = history.gradient_unit[-1] * history.unit[-1]
         return {"gradient_norm": float(units * history.gradient[-1] ** 0.5)}
 
-    def residual_norm(self, now: Any) -> Any:
+    def residual_norm(self, now: Numbers) -> Scalar:
         return now.unit * now.residual**0.5
 
     def begin(
-        self, x: Array, free: Callable[..., Any] = lambda x, gradient: gradient
+        self, x: Array, free: Callable[[Array, Array], Array] = lambda x, gradient: gradient
     ) -> tuple[Point, Scales, list[float]]:
         """Evaluate the problem at the starting point, and choose the units. Collective.
 
@@ -99,15 +107,17 @@ class Descent(Method):
         exponents = group_of(residual).agree("the first residual", str(residual.dtype), [exponent_of(residual)])
         scales = Scales(data_units(residual, exponents).data)
         point = self._point(x, residual, scales)
-        squares = real_products((point.residual,) * 2, (free(x, point.gradient),) * 2)
+        g = free(x, point.gradient)
+        squares = real_products((point.residual, point.residual), (g, g))
         if squares[0] and out_of_range((log2(squares[1]),), point.gradient.dtype):
             exponents = group_of(residual).agree("the first gradient", self.name, [exponent_of(point.gradient)])
             scales = Scales(scales.residual, data_units(point.gradient, exponents, exact=True).data)
             point = point._replace(gradient=divided(point.gradient, scales.gradient))
-            squares[1:] = real_products((free(x, point.gradient),) * 2)
+            g = free(x, point.gradient)
+            squares[1:] = real_products((g, g))
         return point, scales, squares
 
-    def at(self, x: Array, scales: Scales) -> Point:
+    def evaluated(self, x: Array, scales: Scales) -> Point:
         """Evaluate the problem. Collective."""
         return self._point(x, self.problem.residual(x), scales)
 
@@ -122,12 +132,12 @@ class Descent(Method):
         return Point(x, residual, divided(jacobian.adjoint(residual), scales.gradient))
 
 
-def real_products(*pairs: tuple[Any, Any]) -> list[float]:
+def real_products(*pairs: tuple[Array, Array]) -> list[float]:
     """Return the real parts of inner products on the host, the same on all ranks. Collective: one message."""
     return [float(product.real) for product in dots(*consistent(*pairs))]
 
 
-def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tuple[float, Any]:
+def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tuple[float, tuple[Any, ...] | None]:
     """Return a step that satisfies the strong Wolfe conditions, and the data of its trial; 0 and ``None`` on failure.
 
     `value` and `slope` belong to step 0. The search is SciPy's [Nocedal and Wright 2006, algorithms 3.5 and 3.6].
@@ -155,10 +165,10 @@ def wolfe(evaluate: Callable[[float], Trial], value: float, slope: float) -> tup
             c1=_SUFFICIENT_DECREASE,
             c2=_CURVATURE,
         )[0]
-    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).kept)
+    return (0.0, None) if step is None else (float(step), trial_at(np.array([step])).data)
 
 
-def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, Any]:
+def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, tuple[Any, ...] | None]:
     """Return the longest step of 1, 1/2, ... with a sufficient decrease, and the data of its trial.
 
     For a path projected onto bounds; the slope of a trial is the change predicted by the gradient at step 0 [Bertsekas
@@ -167,11 +177,11 @@ def halving(evaluate: Callable[[float], Trial], value: float) -> tuple[float, An
     for halvings in range(_MAX_HALVINGS):
         trial = evaluate(0.5**halvings)
         if trial.value <= value + _SUFFICIENT_DECREASE * trial.slope:
-            return 0.5**halvings, trial.kept
+            return 0.5**halvings, trial.data
     return 0.0, None
 
 
-def check_descent(problem: Any, x0: Any, niter: Any, tol: Any) -> None:
+def check_descent(problem: LeastSquares, x0: Array, niter: int, tol: float) -> None:
     """Check the arguments that the methods have in common. No messages."""
     for name in ("residual", "jacobian"):
         if not callable(getattr(problem, name, None)):

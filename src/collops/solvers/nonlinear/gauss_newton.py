@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from collops.array import Array, axpby
-from collops.operators import LinearOperator
 from collops.solvers.cgls import cgls
 from collops.solvers.driver import solve, solver
-from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, real_products, wolfe
+from collops.solvers.nonlinear.descent import Descent, LeastSquares, Scales, Trial, check_descent, real_products, wolfe
 from collops.solvers.problem import check_count, check_number
 from collops.solvers.result import SolverResult
-from collops.solvers.state import SCRATCH
+from collops.solvers.state import SCRATCH, Numbers, Scalar
 
 _LOOSEST = 0.5  # maximum of the tolerances of the linear problems [Nocedal and Wright 2006, equation 7.3]
 
@@ -21,16 +21,16 @@ _LOOSEST = 0.5  # maximum of the tolerances of the linear problems [Nocedal and 
 class GaussNewtonState:
     """State of Gauss-Newton between iterations."""
 
-    x: Any
-    residual: Any
-    gradient: Any
+    x: Array
+    residual: Array
+    gradient: Array
     value: float  # half the squared norm of the residual
     gg: float  # the squared norm of the gradient
     first: float  # the squared norm of the first gradient
     inner: int  # iterations of CGLS so far
     unit: float
     gradient_unit: float
-    numbers: Any = field(metadata=SCRATCH)
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class GaussNewton(Descent):
     damp: float
     name = "Gauss-Newton"
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> GaussNewtonState:
+    def init(self, A: None, y: Array, x0: Array | None) -> GaussNewtonState:
         point, scales, (rho, gg) = self.begin(y.copy())
         return GaussNewtonState(*point, rho / 2, gg, gg, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: LinearOperator, state: GaussNewtonState) -> GaussNewtonState:
+    def step(self, A: None, state: GaussNewtonState) -> GaussNewtonState:
         """Solve the linear problem with an accuracy that depends on the gradient, and search along its solution."""
         scales = Scales(state.unit, state.gradient_unit)
         forcing = min(_LOOSEST, (state.gg / state.first) ** 0.25)
@@ -57,7 +57,7 @@ class GaussNewton(Descent):
         slope = scales.gradient * real_products((direction, state.gradient))[0]
 
         def trial(step: float) -> Trial:
-            point = self.at(axpby(step * scales.residual, direction, 1.0, state.x), scales)
+            point = self.evaluated(axpby(step * scales.residual, direction, 1.0, state.x), scales)
             r, g = point.residual, point.gradient
             rho, gg, slope = real_products((r, r), (g, g), (g, direction))
             return Trial(rho / 2, scales.gradient * slope, (point, rho, gg))
@@ -71,14 +71,14 @@ class GaussNewton(Descent):
         state.numbers = rho, state.gg, step, *scales
         return state
 
-    def details(self, state: GaussNewtonState, history: Any) -> dict[str, Any]:
+    def details(self, state: GaussNewtonState, history: Numbers) -> dict[str, Any]:
         return {**super().details(state, history), "inner_iterations": state.inner}
 
 
 @solver
 def gauss_newton(
-    problem: Any,
-    x0: Array | None,
+    problem: LeastSquares,
+    x0: Array,
     *,
     niter: int = 20,
     inner: int = 20,

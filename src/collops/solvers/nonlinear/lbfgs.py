@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,14 +13,22 @@ import numpy as np
 from collops.array import Array, StackedArray, axpby, where, zeros_like
 from collops.array.operands import check_alike
 from collops.errors import InputError
-from collops.operators import LinearOperator
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import over
-from collops.solvers.nonlinear.descent import Descent, Scales, Trial, check_descent, halving, real_products, wolfe
+from collops.solvers.nonlinear.descent import (
+    Descent,
+    LeastSquares,
+    Scales,
+    Trial,
+    check_descent,
+    halving,
+    real_products,
+    wolfe,
+)
 from collops.solvers.problem import check_count, check_kept, check_number
 from collops.solvers.result import SolverResult
 from collops.solvers.scaling import divided
-from collops.solvers.state import SCRATCH
+from collops.solvers.state import SCRATCH, Scalar
 
 
 @dataclass(slots=True)
@@ -29,8 +38,8 @@ class LBFGSState:
     Pair number k, a step and a change of the gradient, is at index k modulo `memory`.
     """
 
-    x: Any
-    gradient: Any
+    x: Array
+    gradient: Array
     value: float  # half the squared norm of the residual
     s: StackedArray  # steps
     y: StackedArray  # changes of the gradient
@@ -42,7 +51,7 @@ class LBFGSState:
     pairs: int  # so far
     unit: float
     gradient_unit: float
-    numbers: Any = field(metadata=SCRATCH)
+    numbers: Sequence[Scalar] = field(metadata=SCRATCH)
 
 
 @dataclass(frozen=True)
@@ -50,18 +59,19 @@ class LBFGS(Descent):
     """L-BFGS, with the strong Wolfe conditions or, with bounds, projections."""
 
     memory: int
-    lower: Any
-    upper: Any
+    lower: float | Array | None
+    upper: float | Array | None
     name = "L-BFGS"
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> LBFGSState:
+    def init(self, A: None, y: Array, x0: Array | None) -> LBFGSState:
         point, scales, (rho, gg) = self.begin(self._projected(y.copy()), self._free)
-        s, change = (StackedArray([zeros_like(point.gradient) for _ in range(self.memory)]) for _ in range(2))
+        like: Any = point.gradient
+        s, change = (StackedArray([zeros_like(like) for _ in range(self.memory)]) for _ in range(2))
         table, row = np.zeros((self.memory, self.memory)), np.zeros(self.memory)
         products = table, table, row, row, gg
         return LBFGSState(point.x, point.gradient, rho / 2, s, change, *products, 0, *scales, (rho, gg, 1.0, *scales))
 
-    def step(self, A: LinearOperator, state: LBFGSState) -> LBFGSState:
+    def step(self, A: None, state: LBFGSState) -> LBFGSState:
         """Search along the direction, and store the step and the change of the gradient."""
         direction, slope = self._direction(state)
         if self._bounded:
@@ -84,7 +94,7 @@ class LBFGS(Descent):
         state.numbers = rho, gg, step, state.unit, state.gradient_unit
         return state
 
-    def _direction(self, state: LBFGSState) -> tuple[Any, float]:
+    def _direction(self, state: LBFGSState) -> tuple[Array, float]:
         """Return minus the inverse matrix times the gradient, and its product with the gradient.
 
         For the matrix see Byrd, Nocedal and Schnabel [1994, equation 3.1]. Variables fixed at a bound are excluded
@@ -114,10 +124,10 @@ class LBFGS(Descent):
         slope = -(scale * state.gg + sg @ u - scale * (yg @ w)) * state.gradient_unit
         return self._free(state.x, direction, state.gradient), float(slope)
 
-    def _trial(self, state: LBFGSState, direction: Any, step: float) -> Trial:
+    def _trial(self, state: LBFGSState, direction: Array, step: float) -> Trial:
         """Evaluate a step. All inner products of an iteration share one message."""
         scales = Scales(state.unit, state.gradient_unit)
-        point = self.at(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), scales)
+        point = self.evaluated(self._projected(axpby(step * state.unit, direction, 1.0, state.x)), scales)
         s, y = divided(axpby(1.0, point.x, -1.0, state.x), state.unit), axpby(1.0, point.gradient, -1.0, state.gradient)
         r, g = point.residual, self._free(point.x, point.gradient)
         pairs = [(r, r), (g, g), (s, g), (y, g), (s, y), (y, y), (s, state.gradient)]
@@ -131,12 +141,12 @@ class LBFGS(Descent):
     def _bounded(self) -> bool:
         return self.lower is not None or self.upper is not None
 
-    def _projected(self, x: Array) -> Any:
+    def _projected(self, x: Array) -> Array:
         if self.lower is not None:
             x = where(x < self.lower, self.lower, x)
         return x if self.upper is None else where(x > self.upper, self.upper, x)
 
-    def _free(self, x: Any, values: Any, gradient: Any = None) -> Any:
+    def _free(self, x: Array, values: Array, gradient: Array | None = None) -> Array:
         """Return values with zeros for variables at a bound whose negative gradient points outwards."""
         gradient = values if gradient is None else gradient
         if self.lower is not None:
@@ -152,13 +162,13 @@ def _with(stack: StackedArray, index: int, array: Any) -> StackedArray:
 
 @solver
 def lbfgs(
-    problem: Any,
-    x0: Any,
+    problem: LeastSquares,
+    x0: Array,
     *,
     niter: int = 100,
     memory: int = 10,
-    lower: Any = None,
-    upper: Any = None,
+    lower: float | Array | None = None,
+    upper: float | Array | None = None,
     tol: float = 1e-6,
     **run: Any,
 ) -> SolverResult:
@@ -219,7 +229,7 @@ def lbfgs(
     return solve(method, None, x0, parts=[method], niter=niter, **run)
 
 
-def _checked_bound(name: str, bound: Any, x0: Any) -> Any:
+def _checked_bound(name: str, bound: float | Array | None, x0: Array) -> float | Array | None:
     if bound is None:
         return None
     if x0.dtype.kind == "c":

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, StackedArray
 from collops.errors import UnsupportedTypeError, type_name
 from collops.operators import LinearOperator
+from collops.operators.base import AnyLayout
+from collops.solvers.nonlinear.descent import LeastSquares
 
 
-def jax_problem(function: Callable[[Any], Any]) -> Any:
+def jax_problem(function: Callable[[Any], Array]) -> LeastSquares:
     """Create a nonlinear problem from a function of JAX, which JAX differentiates.
 
     Parameters
@@ -49,12 +52,13 @@ def jax_problem(function: Callable[[Any], Any]) -> Any:
 
 
 class _TracedProblem:
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Array]) -> None:
         self._function = function
         self._programs = cache(self._compiled)
-        self._ranges: dict[Any, Any] = {}  # layout and dtype of the residual, by layout and dtype of x
+        # Layout and dtype of the residual, by layout and dtype of x.
+        self._ranges: dict[tuple[AnyLayout, np.dtype], tuple[AnyLayout, np.dtype]] = {}
 
-    def residual(self, x: Array) -> Any:
+    def residual(self, x: Array) -> Array:
         if not isinstance(x, DistributedArray | StackedArray) or not x.engine.traced:
             raise UnsupportedTypeError(f"a problem from a function of JAX needs arrays of JAX, not {_kind(x)}")
         residual = self._programs(x.comm.size == 1)[0](x)
@@ -72,7 +76,7 @@ class _TracedProblem:
             self.residual(x)
         return _Derivative(x, *self._ranges[x.layout, x.dtype], *self._programs(x.comm.size == 1)[1:])
 
-    def _compiled(self, one_rank: bool) -> tuple[Callable[..., Any], ...]:
+    def _compiled(self, one_rank: bool) -> tuple[Callable[..., Array], ...]:
         """Return the compiled function, its derivative, and the adjoint of the derivative."""
         import jax
 
@@ -80,10 +84,10 @@ class _TracedProblem:
 
         function = self._function
 
-        def derivative(x: Array, direction: Any) -> Any:
+        def derivative(x: Array, direction: Array) -> Array:
             return jax.jvp(function, (x,), (direction,))[1]
 
-        def adjoint(x: Array, y: Array) -> Any:
+        def adjoint(x: Array, y: Array) -> Array:
             return jax.vjp(function, x)[1](y.conj())[0].conj()  # JAX transposes without conjugation
 
         return tuple(map(jax.jit if one_rank else jit, (function, derivative, adjoint)))
@@ -93,15 +97,20 @@ class _Derivative(LinearOperator):
     """The derivative at a point."""
 
     def __init__(
-        self, x: Array, layout: Any, dtype: DTypeLike, forward: Callable[..., Any], adjoint: Callable[..., Any]
+        self,
+        x: Array,
+        layout: AnyLayout,
+        dtype: DTypeLike,
+        forward: Callable[..., Array],
+        adjoint: Callable[..., Array],
     ) -> None:
         super().__init__(x.layout, layout, dtype, x.comm)
         self._x, self._programs = x, (forward, adjoint)
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._programs[0](self._x, x)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._programs[1](self._x, y)
 
 

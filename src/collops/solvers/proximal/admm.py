@@ -18,24 +18,24 @@ from collops.solvers.proximal.operator import ProxOperator, check_step
 from collops.solvers.proximal.splitting import RESIDUAL, UPDATE, Splitting, check_arguments, check_bounds
 from collops.solvers.result import SolverResult
 from collops.solvers.shrinkage import StepSums, advance
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Scalar, scratch_array
 
 
 @dataclass(slots=True)
 class ADMMState:
     """State of ADMM between iterations, in the notation of Boyd et al.; the first step allocates scratch memory."""
 
-    x: Any
-    z: Any
-    u: Any  # the scaled multiplier
-    image: Any  # A x; None without an operator (it is x)
-    difference: Any  # A x - z
-    point: Any = field(metadata=SCRATCH)  # the next x
+    x: Array
+    z: Array
+    u: Array  # the scaled multiplier
+    image: Array | None  # A x; None without an operator (it is x)
+    difference: Array  # A x - z
+    point: Array | None = field(metadata=SCRATCH)  # the next x
     memory: Any = field(metadata=SCRATCH)  # scratch memory for the update of x
     sums: StepSums
 
     @property
-    def Ax(self) -> Any:
+    def Ax(self) -> Array:
         """The image of x."""
         return self.x if self.image is None else self.image
 
@@ -49,15 +49,15 @@ class ADMM(Splitting):
     measured = (("x", UPDATE), ("difference", RESIDUAL))
     name = "ADMM"
 
-    def init(self, A: Any, y: Any, x0: Any) -> ADMMState:
+    def init(self, A: LinearOperator | None, y: Array, x0: Array | None) -> ADMMState:
         x = y  # the starting point; x0 is the starting point of z
-        image: Any = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
+        image = None if A is None else A._forward(x, new_array(A.range, x, x.dtype))
         Ax = x if image is None else image
         z = Ax.copy() if x0 is None else x0.astype(x.dtype)
-        sums = StepSums.over(z, x, width=3, kept=1)
+        sums = StepSums.over(z, x, width=3, extra=1)
         return self.started(A, ADMMState(x, z, zeros_like(z), image, axpby(1.0, Ax, -1.0, z), None, None, sums))
 
-    def step(self, A: Any, state: ADMMState) -> ADMMState:
+    def step(self, A: LinearOperator | None, state: ADMMState) -> ADMMState:
         """Update x and z, each with the other fixed, and the multiplier by their difference."""
         self.begin(state.sums)
         if self.gfirst:
@@ -74,10 +74,10 @@ class ADMM(Splitting):
         state.u = axpby(1.0, state.difference, 1.0, state.u, out=state.u)
         return self.finished(A, state)
 
-    def _next_x(self, A: Any, state: ADMMState) -> Any:
+    def _next_x(self, A: Any, state: ADMMState) -> Array:
         return self.f._prox_of_sum(1.0, state.z, -1.0, state.u, self.tau, state.point)
 
-    def _objective(self, A: Any, state: ADMMState) -> Any:
+    def _objective(self, A: LinearOperator | None, state: ADMMState) -> Scalar:
         return self.f._value(state.x) + self.g._value(state.Ax)
 
 
@@ -88,7 +88,7 @@ class LinearizedADMM(ADMM):
     mu: float = 1.0  # step size of x
     name = "Linearised ADMM"
 
-    def _next_x(self, A: Any, state: ADMMState) -> Any:
+    def _next_x(self, A: LinearOperator, state: ADMMState) -> Array:
         moved = axpby(1.0, state.u, 1.0, state.difference, out=state.difference)
         if state.memory is None:
             state.memory = scratch_array(A.domain, state.x, state.x.dtype)
@@ -104,7 +104,7 @@ class ADMML2(ADMM):
     both: Any = None  # the operator of the misfit above A / sqrt(tau)
     inner: int = 10  # iterations of CGLS
 
-    def _next_x(self, A: Any, state: ADMMState) -> Any:
+    def _next_x(self, A: LinearOperator, state: ADMMState) -> Array:
         factor = 1 / math.sqrt(self.tau)
         state.memory = axpby(factor, state.z, -factor, state.u, out=state.memory)
         data = StackedArray([self.b, state.memory])
@@ -116,7 +116,7 @@ class ADMML2(ADMM):
 def admm(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Array | None,
+    x0: Array,
     tau: float,
     *,
     z0: Array | None = None,
@@ -183,7 +183,7 @@ def linearized_admm(
     f: ProxOperator,
     g: ProxOperator,
     A: LinearOperator,
-    x0: Array | None,
+    x0: Array,
     tau: float,
     mu: float,
     *,
@@ -238,12 +238,12 @@ def linearized_admm(
 def admm_l2(
     g: ProxOperator,
     Op: LinearOperator,
-    b: Any,
+    b: Array,
     A: LinearOperator,
-    x0: Any,
+    x0: Array,
     tau: float,
     *,
-    z0: Any = None,
+    z0: Array | None = None,
     niter: int = 10,
     gfirst: bool = False,
     inner: int = 10,

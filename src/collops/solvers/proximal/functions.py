@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from collops.array import Array, StackedArray, axpby, divide, dots
 from collops.array.operands import agree_on_numbers, check_alike
+from collops.backend import LocalArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.solvers.kernels import Rule, step_kernels_for
 from collops.solvers.problem import check_count, check_number, consistent
 from collops.solvers.proximal.operator import ProxOperator, like, total
 from collops.solvers.shrinkage import shrink
+from collops.solvers.state import Scalar
 
 
 class Separable(ProxOperator):
@@ -22,7 +25,7 @@ class Separable(ProxOperator):
     A proximal point takes one pass over memory and no message, a value one scalar allreduce.
     """
 
-    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         return self._prox_of_sum(1.0, x, 0.0, None, tau, out)
 
 
@@ -47,13 +50,13 @@ class L0(Separable):
     array([-2.,  0.,  3.])
     """
 
-    def __init__(self, sigma: Any = 1.0) -> None:
+    def __init__(self, sigma: float | Array = 1.0) -> None:
         self._sigma, self._weights = _factors(sigma)
 
-    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Array | None, tau: float, out: Array | None) -> Array:
         return shrink(Rule.HARD, tau * self._sigma, x, a=a, y=y, b=b, weights=self._weights, out=out)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         if self._weights is not None:
             return (self._weights * (x != 0)).sum()
         return self._sigma * x.norm(0)
@@ -85,13 +88,13 @@ class L1(Separable):
     array([-1.,  0.,  2.])
     """
 
-    def __init__(self, sigma: Any = 1.0, g: Any = None) -> None:
+    def __init__(self, sigma: float | Array = 1.0, g: Array | None = None) -> None:
         self._sigma, self._weights = _factors(sigma)
         if g is not None and not hasattr(g, "leaves"):
             raise UnsupportedTypeError(f"g must be a distributed array, not {type(g).__qualname__}")
         self._g = g
 
-    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Array | None, tau: float, out: Array | None) -> Array:
         threshold, g = tau * self._sigma, self._g
         if g is None:
             return shrink(Rule.SOFT, threshold, x, a=a, y=y, b=b, weights=self._weights, out=out)
@@ -100,10 +103,10 @@ class L1(Separable):
         point = shrink(Rule.SOFT, threshold, x, y=g, b=-1.0, weights=self._weights, out=out)
         return axpby(1.0, g, 1.0, point, out=point)
 
-    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
         return shrink(Rule.PROJECT, self._sigma, x, y=self._g, b=-tau, weights=self._weights, out=out)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         if self._g is not None:
             x = x - self._g
         if self._weights is not None:
@@ -139,17 +142,17 @@ class Box(Separable):
                 raise InputError(f"lower must be at most upper, not {lower} and {upper}")
         self._lower, self._upper = lower, upper
 
-    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Array | None, tau: float, out: Array | None) -> Any:
         if not self._arrays:
             return shrink(Rule.CLIP, self._lower, x, a=a, y=y, b=b, upper=self._upper, out=out)
         if x.dtype.kind == "c":
             raise UnsupportedTypeError("bounds need real arrays, not complex ones")
         if y is not None:
             x = out = axpby(a, x, b, y, out=out)
-        above = np.maximum(x, self._lower, out=like(x, out))
-        return np.minimum(above, self._upper, out=above)
+        above: Any = like(x, out)
+        return np.minimum(np.maximum(x, self._lower, out=above), self._upper, out=above)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         outside = ((x < self._lower) | (x > self._upper)).sum()
         return x.engine.xp.where(outside > 0, np.inf, 0.0)
 
@@ -181,13 +184,13 @@ class Euclidean(ProxOperator):
     def __init__(self, sigma: float = 1.0) -> None:
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         return axpby(1 - _ratio(tau * self._sigma, x), x, 0.0, x, out=out)
 
-    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
         return axpby(_ratio(self._sigma, x), x, 0.0, x, out=out)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         return self._sigma * x.norm()
 
 
@@ -222,17 +225,17 @@ class L21(ProxOperator):
         self._ndim = check_count("ndim", ndim, smallest=1)
         self._sigma = check_number("sigma", sigma)
 
-    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         return self._shrunk(Rule.SOFT, tau * self._sigma, x, out)
 
-    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
         return self._shrunk(Rule.PROJECT, self._sigma, x, out)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         norms = step_kernels_for(x.engine).group_norms(self._components(x))
         return self._sigma * total(x.leaves[0], [norms.sum()])
 
-    def _shrunk(self, rule: Rule, threshold: float, x: Any, out: Any) -> Any:
+    def _shrunk(self, rule: Rule, threshold: float, x: Array, out: Array | None) -> Array:
         agree_on_numbers(x, threshold)
         components, out = self._components(x), like(x, out)
         if out is not x:
@@ -245,7 +248,7 @@ class L21(ProxOperator):
             out.local_array = out.engine.xp.stack(shrunk)
         return out
 
-    def _components(self, x: Any) -> list[Any]:
+    def _components(self, x: Any) -> list[LocalArray]:
         """Return this rank's part of each component."""
         if isinstance(x, StackedArray):
             if len(x.leaves) != self._ndim or any(leaf.layout is not x.leaves[0].layout for leaf in x.leaves):
@@ -295,7 +298,7 @@ class Nuclear(ProxOperator):
             raise InputError(f"sigma must have {min(self._dim)} weights, not {len(weights)}")
         self._sigma = check_number("sigma", sigma) if weights is None else weights
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         xp = x.engine.xp
         U, values, Vh = xp.linalg.svd(self._matrix(x), full_matrices=False)
         agree_on_numbers(x, tau, *np.ravel(self._sigma))
@@ -305,12 +308,12 @@ class Nuclear(ProxOperator):
         out.local_array = out.engine.put(out.local_array, ..., point)
         return out
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         xp = x.engine.xp
         values = xp.linalg.svd(self._matrix(x), compute_uv=False)
         return (xp.asarray(self._sigma, dtype=values.dtype) * values).sum()
 
-    def _matrix(self, x: Array) -> Any:
+    def _matrix(self, x: Array) -> LocalArray:
         if len(x.leaves) != 1 or not x.layout.is_replicated or math.prod(self._dim) != x.size:
             raise LayoutError(f"Nuclear of a matrix {self._dim} needs it on every rank, but the layout is {x.layout}")
         return x.leaves[0].local_array.reshape(self._dim)
@@ -361,23 +364,23 @@ class LiftedProximal(ProxOperator):
         self._local = local
         self.has_gradient = bool(getattr(local, "hasgrad", False))
 
-    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         if not callable(getattr(self._local, "prox", None)):
             return super()._prox(x, tau, out)
         return _applied(lambda part: self._local.prox(part, tau), x, out)
 
-    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
         if not callable(getattr(self._local, "proxdual", None)):
             return super()._proxdual(x, tau, out)
         return _applied(lambda part: self._local.proxdual(part, tau), x, out)
 
-    def _grad(self, x: Array, out: Array | None) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Array:
         return _applied(self._local.grad, x, out) if self.has_gradient else super()._grad(x, out)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         return total(x, [self._local_value(leaf.local_array) for leaf in x.leaves])
 
-    def _local_value(self, part: Any) -> Any:
+    def _local_value(self, part: LocalArray) -> Scalar:
         value = self._local(part.reshape(-1)) if part.size else 0.0
         if isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b":
             return 0.0 if value else float("inf")
@@ -387,19 +390,19 @@ class LiftedProximal(ProxOperator):
         return f"<LiftedProximal of {type_name(self._local)}>"
 
 
-def _factors(sigma: Any) -> tuple[float, Any]:
+def _factors(sigma: float | Array) -> tuple[float, Any]:
     """Return a factor as a pair: a number and ``None``, or 1 and an array."""
     return (1.0, sigma) if hasattr(sigma, "leaves") else (check_number("sigma", sigma), None)
 
 
-def _ratio(size: float, x: Array) -> Any:
+def _ratio(size: float, x: Array) -> Scalar:
     """Return ``size / max(norm of x, size)``, bitwise equal on ranks with replicas; finite unless `x` is 0."""
     xp = x.engine.xp
     norm = xp.sqrt(dots(*consistent((x, x)))[0])
     return divide(size, xp.maximum(norm, size))
 
 
-def _applied(function: Any, x: Any, out: Any) -> Any:
+def _applied(function: Callable[[LocalArray], LocalArray], x: Array, out: Array | None) -> Array:
     """Return a function of each rank's part of each leaf, ravelled."""
     out = like(x, out)
     for leaf, target in zip(x.leaves, out.leaves, strict=True):

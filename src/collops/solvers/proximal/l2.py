@@ -10,11 +10,13 @@ import numpy as np
 
 from collops.array import Array, axpby, dots
 from collops.operators import LinearOperator
+from collops.operators.base import AnyLayout
 from collops.operators.memory import Buffers
 from collops.solvers.cg import CG
 from collops.solvers.problem import check_array, check_count, check_number, check_operator, consistent, precision_of
 from collops.solvers.proximal.operator import ProxOperator, inner, like
 from collops.solvers.result import Status
+from collops.solvers.state import Scalar
 
 _ROUNDING = 4
 """A gradient with a norm below this many units of rounding is treated as 0."""
@@ -66,44 +68,45 @@ class L2(ProxOperator):
     def __init__(
         self,
         Op: LinearOperator | None = None,
-        b: Any = None,
-        q: Any = None,
+        b: Array | None = None,
+        q: Array | None = None,
         sigma: float = 1.0,
         alpha: float = 1.0,
         qgrad: bool = True,
         niter: int | Callable[[int], int] = 10,
-        x0: Any = None,
+        x0: Array | None = None,
         warm: bool = True,
     ) -> None:
         if Op is not None:
             check_operator("Op", Op)
             for name, array, layout in (("b", b, Op.range), ("q", q, Op.domain), ("x0", x0, Op.domain)):
                 check_array(name, array, layout, optional=True)
-        self._operator, self._b, self._q, self._x0 = Op, b, q, x0
+        self._operator, self._q, self._x0 = Op, q, x0
+        self._b: Any = b
         self._sigma, self._alpha = check_number("sigma", sigma), check_number("alpha", alpha)
         self._qgrad, self._warm = bool(qgrad), bool(warm)
         self._niter = niter if callable(niter) else check_count("niter", niter)
         self._points = 0
-        self._last: Any = None
+        self._last: Array | None = None
         self._buffers = Buffers()
         self._normal = None if Op is None else Op.H @ Op
         self.capturable = Op is None or (Op.capturable and not callable(niter))
 
-    def _remembered(self) -> dict[str, Any]:
+    def _remembered(self) -> dict[str, AnyLayout | None]:
         return {} if self._operator is None else {"_last": self._operator.domain, "_points": None}
 
-    def _prox(self, x: Array, tau: float, out: Array | None) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         weight = tau * self._sigma
         if self._operator is None or not weight:
             return self._closed(1.0, x, 0.0, x, tau, out)
         return self._solved(x, weight, like(x, out))
 
-    def _prox_of_sum(self, a: float, x: Array, b: float, y: Any, tau: float, out: Array | None) -> Any:
+    def _prox_of_sum(self, a: float, x: Array, b: float, y: Array, tau: float, out: Array | None) -> Array:
         if self._operator is None:
             return self._closed(a, x, b, y, tau, out)
         return super()._prox_of_sum(a, x, b, y, tau, out)
 
-    def _closed(self, a: float, x: Array, b: float, y: Array, tau: float, out: Array | None) -> Any:
+    def _closed(self, a: float, x: Array, b: float, y: Array, tau: float, out: Array | None) -> Array:
         """Return the point of ``a * x + b * y`` if the operator is the identity, or ``tau * sigma`` is 0."""
         weight = tau * self._sigma
         scale = 1 / (1 + weight)
@@ -114,7 +117,7 @@ class L2(ProxOperator):
             point = axpby(-tau * self._alpha * scale, self._q, 1.0, point, out=point)
         return point
 
-    def _solved(self, x: Array, weight: float, out: Array | None) -> Any:
+    def _solved(self, x: Array, weight: float, out: Array | None) -> Array:
         """Return the point with an operator: the solution of the equations divided by ``weight = tau * sigma``."""
         right = axpby(1 / weight, x, 0.0, x, out=self._buffers.get("right", x.layout, x, x.dtype))
         if self._b is not None:
@@ -132,11 +135,11 @@ class L2(ProxOperator):
         return axpby(1.0, point, 0.0, point, out=out)
 
     @cached_property
-    def _adjoint_data(self) -> Any:
+    def _adjoint_data(self) -> Array:
         """``A^H b``."""
         return self._operator.adjoint(self._b)  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _misfit(self, x: Array) -> Any:
+    def _misfit(self, x: Array) -> Array:
         """Return ``A x - b``, in a buffer if there is an operator."""
         image = x
         if self._operator is not None:
@@ -146,12 +149,12 @@ class L2(ProxOperator):
             return image
         return axpby(1.0, image, -1.0, self._b, out=None if image is x else image)
 
-    def _value(self, x: Array) -> Any:
+    def _value(self, x: Array) -> Scalar:
         misfit = self._misfit(x)
         value = 0.5 * self._sigma * dots((misfit, misfit))[0]
         return value if self._q is None else value + self._alpha * inner(self._q, x)
 
-    def _grad(self, x: Array, out: Array | None) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Array:
         misfit, out = self._misfit(x), like(x, out)
         if self._operator is not None:
             misfit = self._operator._adjoint(misfit, out)
@@ -161,7 +164,9 @@ class L2(ProxOperator):
         return gradient
 
 
-def solve_inner(method: Any, A: Any, y: Array, x0: Array | None, niter: int, first_gradient: Any) -> Any:
+def solve_inner(
+    method: Any, A: LinearOperator | None, y: Array, x0: Array | None, niter: int, first_gradient: Array
+) -> Array:
     """Return the solution after exactly `niter` iterations of CG or CGLS, without synchronising. Collective.
 
     Once the gradient is a rounding error, relative to `first_gradient` or by the method's test of least squares, it is

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from collops.array import axpby, zeros_like
+from collops.array import Array, axpby, zeros_like
 from collops.errors import InputError
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
@@ -27,19 +28,19 @@ from collops.solvers.proximal.splitting import (
 )
 from collops.solvers.result import SolverResult, Status
 from collops.solvers.shrinkage import StepSums, advance
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Numbers, Scalar, scratch_array
 
 
 @dataclass(slots=True)
 class PrimalDualState:
     """State of the primal-dual method between iterations."""
 
-    x: Any
-    y: Any
-    ahead: Any  # x, extrapolated
-    image: Any = field(metadata=SCRATCH)  # A ahead, then the next y
-    gradient: Any = field(metadata=SCRATCH)  # A^H y + z
-    point: Any = field(metadata=SCRATCH)  # the next x; allocated by the first step
+    x: Array
+    y: Array
+    ahead: Array  # x, extrapolated
+    image: Array | None = field(metadata=SCRATCH)  # A ahead, then the next y
+    gradient: Array | None = field(metadata=SCRATCH)  # A^H y + z
+    point: Array | None = field(metadata=SCRATCH)  # the next x; allocated by the first step
     sums: StepSums
     iteration: int
 
@@ -52,7 +53,7 @@ class PrimalDual(Splitting):
     mu: StepSizes
     theta: float  # extrapolation
     gfirst: bool  # whether y is updated before x
-    z: Any  # the vector of the linear term, or None
+    z: Array | None  # the vector of the linear term, or None
     measured = (("y", UPDATE), ("x", RESIDUAL))
     name = "Primal-dual"
     results = ("x", "y")
@@ -66,14 +67,14 @@ class PrimalDual(Splitting):
         REDUCED,
     )
 
-    def init(self, A: Any, y: Any, x0: Any) -> PrimalDualState:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> PrimalDualState:
         x, image = y, new_array(A.range, y, y.dtype)  # x0 is the starting point of the dual variable
         dual = zeros_like(image) if x0 is None else x0.astype(x.dtype)
         gradient = scratch_array(A.domain, x, x.dtype)
-        sums = StepSums.over(x, dual, width=3, kept=1)
+        sums = StepSums.over(x, dual, width=3, extra=1)
         return self.started(A, PrimalDualState(x, dual, x.copy(), image, gradient, None, sums, 0))
 
-    def step(self, A: Any, state: PrimalDualState) -> PrimalDualState:
+    def step(self, A: LinearOperator, state: PrimalDualState) -> PrimalDualState:
         """Update the dual and the primal variable, in the chosen order, and extrapolate."""
         self.begin(state.sums)
         if self.gfirst:
@@ -92,21 +93,21 @@ class PrimalDual(Splitting):
             state.iteration += 1
         return self.finished(A, state)
 
-    def _update_y(self, A: Any, state: PrimalDualState) -> None:
+    def _update_y(self, A: LinearOperator, state: PrimalDualState) -> None:
         mu = self.mu[state.iteration]
         state.image = A._forward(state.ahead, state.image)
         moved = axpby(mu, state.image, 1.0, state.y, out=state.image)
         state.image = self.g._proxdual(moved, mu, moved)
         state.y, _ = advance(state.sums, 1, state.y, base=state.image, update=UPDATE)
 
-    def details(self, state: PrimalDualState, history: Any) -> dict[str, Any]:
+    def details(self, state: PrimalDualState, history: Numbers) -> dict[str, Any]:
         return {
             **super().details(state, history),
             "y": state.y,
             "y_updates": np.sqrt(np.maximum(history.update[1:], 0)),
         }
 
-    def _objective(self, A: Any, state: PrimalDualState) -> Any:
+    def _objective(self, A: LinearOperator, state: PrimalDualState) -> Scalar:
         value = self.f._value(state.x) + self.g._value(A._forward(state.x, state.image))
         return value if self.z is None else value + inner(self.z, state.x)
 
@@ -116,12 +117,12 @@ def primal_dual(
     f: ProxOperator,
     g: ProxOperator,
     A: LinearOperator,
-    x0: Any,
-    tau: Any,
-    mu: Any,
+    x0: Array,
+    tau: float | Sequence[float],
+    mu: float | Sequence[float],
     *,
-    y0: Any = None,
-    z: Any = None,
+    y0: Array | None = None,
+    z: Array | None = None,
     theta: float = 1.0,
     niter: int = 10,
     gfirst: bool = True,

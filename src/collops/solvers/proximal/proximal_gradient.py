@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,23 +19,23 @@ from collops.solvers.proximal.splitting import RESIDUAL, Splitting, StepSizes, c
 from collops.solvers.result import SolverResult
 from collops.solvers.schedule import Schedule, momenta
 from collops.solvers.shrinkage import StepSums, advance
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Numbers, Scalar, scratch_array
 
 
 @dataclass(slots=True)
 class ProximalGradientState:
     """State of the proximal gradient method between iterations."""
 
-    x: Any
-    ahead: Any  # x, extrapolated: the point of the gradient; None without acceleration
+    x: Array
+    ahead: Array | None  # x, extrapolated: the point of the gradient; None without acceleration
     sums: StepSums
     excess: StepSums | None = field(metadata=SCRATCH)  # sums of a trial step
     momenta: Schedule | None
     tau: float
     iteration: int
-    gradient: Any = field(metadata=SCRATCH)
-    point: Any = field(default=None, metadata=SCRATCH)  # the next x; allocated by the first step
-    difference: Any = field(default=None, metadata=SCRATCH)  # of a trial step; allocated likewise
+    gradient: Array | None = field(metadata=SCRATCH)
+    point: Array | None = field(default=None, metadata=SCRATCH)  # the next x; allocated by the first step
+    difference: Array | None = field(default=None, metadata=SCRATCH)  # of a trial step; allocated likewise
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,16 @@ class ProximalGradient(Splitting):
     tau: float  # step size; the initial one with backtracking
     epsg: StepSizes  # weights of g
     eta: float  # relaxation
-    momenta: Any  # the extrapolation of each iteration, or None
+    momenta: np.ndarray | None  # the extrapolation of each iteration, or None
     backtracking: Backtracking | None
     name = "Proximal gradient"
 
-    def init(self, A: Any, y: Array, x0: Array | None) -> ProximalGradientState:
+    def init(self, A: None, y: Array, x0: Array | None) -> ProximalGradientState:
         x, searching, accelerated = y, self.backtracking is not None, self.momenta is not None
         state = ProximalGradientState(
             x,
             ahead=x.copy() if accelerated else None,
-            sums=StepSums.over(x, width=3, kept=1),
+            sums=StepSums.over(x, width=3, extra=1),
             excess=StepSums.over(x, width=1) if searching else None,
             momenta=Schedule.from_numbers(self.momenta, x.engine, np.dtype(np.float64)) if accelerated else None,
             tau=self.tau,
@@ -71,7 +72,7 @@ class ProximalGradient(Splitting):
         )
         return self.started(A, state)
 
-    def step(self, A: Any, state: ProximalGradientState) -> ProximalGradientState:
+    def step(self, A: None, state: ProximalGradientState) -> ProximalGradientState:
         """Take a gradient step, compute the proximal point, relax, and extrapolate."""
         self.begin(state.sums)
         ahead = state.x if state.ahead is None else state.ahead
@@ -91,17 +92,17 @@ class ProximalGradient(Splitting):
             state.iteration += 1
         return state
 
-    def details(self, state: ProximalGradientState, history: Any) -> dict[str, Any]:
+    def details(self, state: ProximalGradientState, history: Numbers) -> dict[str, Any]:
         return {**super().details(state, history), "tau": state.tau}
 
-    def _objective(self, A: Any, state: ProximalGradientState) -> Any:
+    def _objective(self, A: None, state: ProximalGradientState) -> Scalar:
         return self.f._value(state.x) + self.epsg[state.iteration] * self.g._value(state.x)
 
-    def _trial(self, state: ProximalGradientState, ahead: Any) -> Any:
+    def _trial(self, state: ProximalGradientState, ahead: Array) -> Array:
         weight = self.epsg[state.iteration] * state.tau
         return self.g._prox_of_sum(1.0, ahead, -state.tau, state.gradient, weight, state.point)
 
-    def _search(self, state: ProximalGradientState, ahead: Any, search: Backtracking) -> None:
+    def _search(self, state: ProximalGradientState, ahead: Array, search: Backtracking) -> None:
         """Reduce the step until f is below its quadratic model [Parikh and Boyd 2014, 4.2]."""
         value, excess = self.f._value(ahead), state.excess
         assert excess is not None
@@ -121,9 +122,9 @@ class ProximalGradient(Splitting):
 def proximal_gradient(
     f: ProxOperator,
     g: ProxOperator,
-    x0: Array | None,
+    x0: Array,
     *,
-    epsg: Any = 1.0,
+    epsg: float | Sequence[float] = 1.0,
     tau: float | None = None,
     backtracking: bool = False,
     beta: float = 0.5,
@@ -210,7 +211,7 @@ def _backtracking(search: bool, beta: float, niterback: int) -> Backtracking | N
     return Backtracking(float(beta), niterback)
 
 
-def _momenta(acceleration: str | None, niter: int) -> Any:
+def _momenta(acceleration: str | None, niter: int) -> np.ndarray | None:
     """Return the extrapolation factor of each iteration, or None without acceleration."""
     if acceleration is None:
         return None

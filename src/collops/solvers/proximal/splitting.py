@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from collops.array import Array
+from collops.backend import LocalArray
 from collops.errors import InputError
+from collops.operators import LinearOperator
 from collops.solvers.method import Method
 from collops.solvers.problem import check_array, check_count, check_number
-from collops.solvers.proximal.operator import check_function, check_step
+from collops.solvers.proximal.operator import ProxOperator, check_function, check_step
 from collops.solvers.result import Status
 from collops.solvers.shrinkage import StepSums
+from collops.solvers.state import Scalar, State
 
 RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 """Indices of an iteration's numbers."""
@@ -23,10 +27,10 @@ RESIDUAL, UPDATE, OBJECTIVE, BEFORE = range(4)
 class SplittingNumbers(NamedTuple):
     """The numbers of an iteration; squares are -1 before the first iteration."""
 
-    residual: Any  # squared norm
-    update: Any  # squared norm
-    objective: Any
-    before: Any  # the objective of the previous iteration
+    residual: Scalar  # squared norm
+    update: Scalar  # squared norm
+    objective: Scalar
+    before: Scalar  # the objective of the previous iteration
 
 
 BEFORE_FIRST = (lambda self, now, first: now.residual < 0, None)
@@ -53,8 +57,8 @@ class Splitting(Method):
     A state has the fields `x` and `sums`; each method implements ``_objective(A, state)``.
     """
 
-    f: Any
-    g: Any
+    f: ProxOperator
+    g: ProxOperator
     tol: float | None  # bound on the relative change of the objective in one iteration
     rtol: float | None  # bound on the objective, relative to the first
     objective: bool  # whether it is evaluated in every iteration
@@ -65,10 +69,10 @@ class Splitting(Method):
     stops = (BEFORE_FIRST, NOT_FINITE, UNCHANGED, REDUCED)
     measured = (("x", RESIDUAL),)  # arrays in the order of an iteration, and indices of the numbers that check them
 
-    def _objective(self, A: Any, state: Any) -> Any:
+    def _objective(self, A: Any, state: State) -> Scalar:
         raise NotImplementedError
 
-    def started(self, A: Any, state: Any) -> Any:
+    def started(self, A: Any, state: State) -> State:
         """Return the state before the first iteration, with its numbers. Collective."""
         self.finished(A, state)
         state.sums.put(slice(UPDATE + 1), -1)
@@ -80,23 +84,23 @@ class Splitting(Method):
             sums.put(BEFORE, sums.values[OBJECTIVE : OBJECTIVE + 1])
         sums.clear()
 
-    def finished(self, A: Any, state: Any) -> Any:
+    def finished(self, A: Any, state: State) -> State:
         """Evaluate the objective, combine the sums of all ranks, and return the state. Collective."""
         if self.objective:
             state.sums.contribute(OBJECTIVE, self._objective(A, state))
         state.sums.combine()
         return state
 
-    def report(self, state: Any) -> Any:
+    def report(self, state: State) -> LocalArray:
         return state.sums.values
 
     def suspect(self, now: SplittingNumbers, iteration: int) -> str:
         return next((name for name, index in self.measured if not isfinite(now[index])), "objective")
 
-    def residual_norm(self, now: SplittingNumbers) -> Any:
+    def residual_norm(self, now: SplittingNumbers) -> Scalar:
         return np.sqrt(np.where(now.residual < 0, np.nan, now.residual))
 
-    def details(self, state: Any, history: SplittingNumbers) -> dict[str, Any]:
+    def details(self, state: State, history: SplittingNumbers) -> dict[str, Any]:
         details = {"objective": history.objective.copy()} if self.objective else {}
         return {**details, "z": state.z} if hasattr(state, "z") else details
 
@@ -116,8 +120,13 @@ class StepSizes:
 
 
 def check_arguments(
-    x0: Any, niter: Any, A: Any = None, others: Sequence[Any] = (), z0: Any = None, **functions: Any
-) -> Any:
+    x0: Array,
+    niter: int,
+    A: LinearOperator | None = None,
+    others: Sequence[Array | LinearOperator | None] = (),
+    z0: Array | None = None,
+    **functions: ProxOperator,
+) -> Array:
     """Check arguments, and return the starting point: a copy in the dtype of the computation.
 
     It has the layout of the domain of the operator `A`, if there is one, and `z0` has the layout of the range; without
@@ -134,7 +143,7 @@ def check_arguments(
     return x0.astype(dtype)
 
 
-def check_bounds(tol: Any, rtol: Any, objective: Any) -> tuple[float | None, float | None, bool]:
+def check_bounds(tol: float | None, rtol: float | None, objective: bool) -> tuple[float | None, float | None, bool]:
     """Return both tolerances, and whether to evaluate the objective: if requested, or if a tolerance needs it."""
     tol = None if tol is None else check_number("tol", tol)
     rtol = None if rtol is None else check_number("rtol", rtol)

@@ -15,6 +15,7 @@ from collops.solvers.cg import CG
 from collops.solvers.cgls import CGLS
 from collops.solvers.iterative_thresholding import IterativeThresholding
 from collops.solvers.lsqr import LSQR
+from collops.solvers.method import Method
 from collops.solvers.problem import takes_part
 from collops.solvers.state import extended
 from collops.solvers.variants.cg import PreconditionedCG
@@ -27,7 +28,7 @@ from collops.solvers.variants.thresholding import VaryingThresholding
 __all__ = ["choose"]
 
 
-def choose(method: Any, y: Array, reductions: Any = 2) -> Any:
+def choose(method: Method, y: Array, reductions: int | str = 2) -> Method:
     """Return a method with the steps that suit its options and the data `y`.
 
     Other methods, and methods of derived classes, are returned unchanged. For `reductions` see
@@ -39,13 +40,13 @@ def choose(method: Any, y: Array, reductions: Any = 2) -> Any:
     return method if chosen is kind else extended(chosen, method)
 
 
-def _cg(method: CG, y: Array, reductions: Any) -> type:
+def _cg(method: CG, y: Array, reductions: int | str) -> type[CG]:
     if reductions != 2:
         return {1: SingleReductionCG, "pipelined": PipelinedCG}[reductions]
     return PreconditionedCG if method.M is not None or sums_squares(y) else CG
 
 
-def _cgls(method: CGLS, y: Array, reductions: Any) -> type:
+def _cgls(method: CGLS, y: Array, reductions: int | str) -> type[CGLS]:
     if reductions != 2:
         return {1: SingleReductionCGLS, "pipelined": PipelinedCGLS}[reductions]
     if y.comm.size > 1 and not any(takes_part(getattr(method, name)) for name in method.tolerances):
@@ -53,15 +54,15 @@ def _cgls(method: CGLS, y: Array, reductions: Any) -> type:
     return DampedCGLS if method.M is not None or takes_part(method.damp) or sums_squares(y) else CGLS
 
 
-def _lsqr(method: LSQR, y: Array, reductions: Any) -> type:
+def _lsqr(method: LSQR, y: Array, reductions: int | str) -> type[LSQR]:
     return PreconditionedLSQR if method.M is not None or method.calc_var else LSQR
 
 
-def _thresholding(method: IterativeThresholding, y: Array, reductions: Any) -> type:
+def _thresholding(method: IterativeThresholding, y: Array, reductions: int | str) -> type[IterativeThresholding]:
     return VaryingThresholding if method.varies else IterativeThresholding
 
 
-_CHOICES: dict[type, Callable[[Any, Any, Any], type]] = {
+_CHOICES: dict[type, Callable[[Any, Array, int | str], type[Method]]] = {
     CG: _cg,
     CGLS: _cgls,
     LSQR: _lsqr,

@@ -9,7 +9,6 @@ One message saves one of three sums over ranks. Record: cgls-nvidia-h200-4, "VSt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from collops.array import (
     Array,
@@ -26,15 +25,15 @@ from collops.operators import LinearOperator
 from collops.operators.memory import new_array
 from collops.solvers.cgls import CGLS, CGLSState
 from collops.solvers.problem import consistent, has_copies, starting_point, takes_part
-from collops.solvers.state import CONSTANT, SCRATCH, extended, scratch_array
+from collops.solvers.state import CONSTANT, SCRATCH, State, extended, scratch_array
 
 
 @dataclass(slots=True)
 class DampedCGLSState(CGLSState):
     """The additional state of CGLS with a preconditioner; both fields are ``None`` without one."""
 
-    g: Any = field(metadata=SCRATCH)  # A^H r - damp^2 x
-    t: Any = field(metadata=SCRATCH)  # M s
+    g: Array | None = field(metadata=SCRATCH)  # A^H r - damp^2 x
+    t: Array | None = field(metadata=SCRATCH)  # M s
 
 
 @dataclass(slots=True)
@@ -47,18 +46,18 @@ class OneMessageCGLSState(DampedCGLSState):
 class DampedCGLS(CGLS):
     """CGLS for the rows [A; damp I], with a preconditioner from the right [Björck 1996, section 7.4]; both optional."""
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         x, r, q = starting_point(A, y, x0)
         s = new_array(A.domain, x, x.dtype)
         g, t = (None if self.M is None else scratch_array(A.domain, x, x.dtype) for _ in range(2))
-        state = DampedCGLSState(x, r, s, s, q, None, None, g, t)
+        state = DampedCGLSState(x, r, s, s, q, None, (), g, t)
         s, square = self._gradient(A, state)
         state.p = self._in_model(state).copy()
         gamma, rho = dots(*consistent(square, (r, r)))
         state.gamma, state.numbers = gamma, (gamma, rho, gamma * 0, gamma)
         return state
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Minimise along the direction, and compute the next one."""
         p, damp, damped = state.p, self.damp, takes_part(self.damp)
         state.q, square = A._forward_and_square(p, state.q)
@@ -80,14 +79,14 @@ class DampedCGLS(CGLS):
         state.gamma, state.numbers = gamma, (gamma, rho, delta, state.gamma)
         return state
 
-    def _gradient(self, A: LinearOperator, state: Any) -> tuple[Any, Square]:
+    def _gradient(self, A: LinearOperator, state: State) -> tuple[Array, Square]:
         """Return s = M^H (A^H r - damp^2 x), and its square."""
         state.s, square = self._back(A, state, state.r, -1, state.x, state.s)
         return state.s, square
 
     def _back(
-        self, A: LinearOperator, state: Any, image: Array, sign: int, x: Array, out: Array | None
-    ) -> tuple[Any, Square]:
+        self, A: LinearOperator, state: State, image: Array, sign: int, x: Array, out: Array | None
+    ) -> tuple[Array, Square]:
         """Return M^H (A^H image + sign damp^2 x), and its square."""
         damped, weight = takes_part(self.damp), sign * self.damp * self.damp
         if self.M is None:
@@ -100,7 +99,7 @@ class DampedCGLS(CGLS):
             state.g = axpby(weight, x, 1.0, state.g, out=state.g)
         return self.M._adjoint_and_square(state.g, out)
 
-    def _in_model(self, state: Any) -> Any:
+    def _in_model(self, state: State) -> Array:
         """Return t = M s, or s itself without a preconditioner."""
         if self.M is None:
             return state.s
@@ -114,11 +113,11 @@ class OneMessageCGLS(DampedCGLS):
     The square of the next residual follows from inner products that share the message of the curvature.
     """
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         state = super().init(A, y, x0)
         return extended(OneMessageCGLSState, state, one_message=has_copies(state.s))
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Minimise along the direction, and compute the next one."""
         if not state.one_message:
             return super().step(A, state)

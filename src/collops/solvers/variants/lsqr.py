@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from collops.array import Array, Finite, axpby, dots, zeros_like
 from collops.operators import LinearOperator
@@ -11,23 +10,23 @@ from collops.operators.memory import new_array
 from collops.solvers.bidiagonalisation import next_u
 from collops.solvers.lsqr import LSQR, LSQRState, after_u, after_v
 from collops.solvers.problem import consistent, real_dtype, starting_point
-from collops.solvers.state import SCRATCH, scratch_array
+from collops.solvers.state import SCRATCH, Scalar, State, scratch_array
 
 
 @dataclass(slots=True)
 class PreconditionedLSQRState(LSQRState):
     """The state of LSQR for A M, whose model is z with x = M z. Without M, t, d and gradient are ``None``."""
 
-    t: Any  # M v
-    d: Any  # M w
-    gradient: Any = field(metadata=SCRATCH)  # A^H u
-    variance: Any  # the diagonal of (A^H A + damp^2)^-1 so far, or None
+    t: Array | None  # M v
+    d: Array | None  # M w
+    gradient: Array | None = field(metadata=SCRATCH)  # A^H u
+    variance: Array | None  # the diagonal of (A^H A + damp^2)^-1 so far, or None
 
 
 class PreconditionedLSQR(LSQR):
     """LSQR with a preconditioner from the right, and with the variances of the solution; both are optional."""
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         x, u, image = starting_point(A, y, x0)
         gradient = None if self.M is None else scratch_array(A.domain, x, x.dtype)
         gradient, v = self._adjoint(A, u, gradient, new_array(A.domain, x, x.dtype))
@@ -38,7 +37,7 @@ class PreconditionedLSQR(LSQR):
         variance = zeros_like(x, real_dtype(x.dtype)) if self.calc_var else None
         return PreconditionedLSQRState(x, u, v, w, image, back, scalars, factors, t, d, gradient, variance)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         """Extend both bases by one vector each, and update the solution."""
         engine = state.x.engine
         model = state.v if self.M is None else state.t
@@ -59,7 +58,9 @@ class PreconditionedLSQR(LSQR):
             state.d = axpby(factor["per_alfa"], state.t, factor["w_carry"], state.d, out=state.d)
         return state
 
-    def _adjoint(self, A: LinearOperator, u: Array, gradient: Any, back: Any) -> tuple[Any, Any]:
+    def _adjoint(
+        self, A: LinearOperator, u: Array, gradient: Array | None, back: Array | None
+    ) -> tuple[Array | None, Array]:
         """Return A^H u, or ``None`` without a preconditioner, and M^H A^H u."""
         if self.M is None:
             return None, A._adjoint(u, back)
@@ -67,7 +68,7 @@ class PreconditionedLSQR(LSQR):
         return gradient, self.M._adjoint(gradient, back)
 
 
-def _with_squares(factor: Any, w: Array, variance: Any) -> Any:
+def _with_squares(factor: Scalar, w: Array, variance: Array) -> Array:
     """Return ``variance + factor * |w|**2``, element by element, in the memory of `variance`."""
     for leaf, target in zip(w.leaves, variance.leaves, strict=True):
         square = leaf.engine.xp.abs(leaf.local_array).astype(target.dtype, copy=False)

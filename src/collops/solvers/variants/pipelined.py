@@ -13,7 +13,7 @@ from collops.array import Array, axpby, dots, finite, quotient, square_of_sum, s
 from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
 from collops.solvers.problem import consistent, takes_part
-from collops.solvers.state import extended, scratch_array
+from collops.solvers.state import Scalar, State, extended, scratch_array
 from collops.solvers.variants.single_reduction import (
     SingleReductionCG,
     SingleReductionCGLS,
@@ -31,10 +31,10 @@ class PipelinedCGState(SingleReductionCGState):
 
     z: Any  # M r, by recurrence
     w: Any  # by recurrence
-    s: Any  # M q; None without a preconditioner, where q is used
-    t: Any  # (A + damp) s
-    zq: Any  # (z, q)
-    sq: Any  # (s, q)
+    s: Array | None  # M q; None without a preconditioner, where q is used
+    t: Array  # (A + damp) s
+    zq: Scalar  # (z, q)
+    sq: Scalar  # (s, q)
     iterations: int = 0
 
 
@@ -52,14 +52,14 @@ class PipelinedCG(SingleReductionCG):
     always_measured = True  # additional recurrences make the residual drift
     traceable = False
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         begin = super().init(A, y, x0)
         s = None if self.M is None else self.M._forward(begin.q, scratch_array(A.domain, y, begin.r.dtype))
         t = self.image(A, begin.q if s is None else s, scratch_array(A.domain, y, begin.r.dtype))
         (sq,) = dots(*consistent((begin.q if s is None else s, begin.q)))
         return extended(PipelinedCGState, begin, s=s, t=t, zq=begin.curvature, sq=sq.real)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         beta = quotient(predicted_square(state.gamma, state.zq, state.sq, alpha), state.gamma)
@@ -97,11 +97,11 @@ class PipelinedCGLSState(SingleReductionCGLSState):
     s: Any  # by recurrence
     t: Any  # by recurrence
     w: Any  # by recurrence
-    v: Any  # M^H (A^H q + damp^2 p)
-    u: Any  # M v; None without a preconditioner, where v is used
-    e: Any  # A u
-    sv: Any  # (s, v)
-    vv: Any  # |v|^2
+    v: Array  # M^H (A^H q + damp^2 p)
+    u: Array | None  # M v; None without a preconditioner, where v is used
+    e: Array  # A u
+    sv: Scalar  # (s, v)
+    vv: Scalar  # |v|^2
     iterations: int = 0
 
 
@@ -115,7 +115,7 @@ class PipelinedCGLS(SingleReductionCGLS):
     name = "pipelined CGLS"
     traceable = False
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         begin = super().init(A, y, x0)
         model, data = ((layout, y, begin.r.dtype) for layout in (A.domain, A.range))
         v, square = self._back(A, begin, begin.q, 1, begin.p, scratch_array(*model))
@@ -124,7 +124,7 @@ class PipelinedCGLS(SingleReductionCGLS):
         sv, vv = dots(*consistent((begin.s, v), square))
         return extended(PipelinedCGLSState, begin, v=v, u=u, e=e, sv=sv.real, vv=vv)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         beta = quotient(predicted_square(state.gamma, state.sv, state.vv, alpha), state.gamma)
@@ -161,6 +161,6 @@ class PipelinedCGLS(SingleReductionCGLS):
         return state
 
 
-def predicted_square(square: Any, product: Any, change: Any, alpha: Any) -> Any:
+def predicted_square(square: Scalar, product: Scalar, change: Scalar, alpha: Scalar) -> Scalar:
     """Return the square of ``z - alpha s`` from inner products of both; 0 if rounding makes it negative."""
     return max(square_of_sum(square, product, change, -alpha), 0.0)

@@ -18,7 +18,7 @@ from collops.operators import LinearOperator
 from collops.solvers.cg import curvature_of
 from collops.solvers.cgls import CGLSNumbers
 from collops.solvers.problem import consistent, takes_part
-from collops.solvers.state import SCRATCH, extended
+from collops.solvers.state import SCRATCH, Scalar, State, extended
 from collops.solvers.variants.cg import PreconditionedCG, PreconditionedCGState
 from collops.solvers.variants.cgls import DampedCGLS, DampedCGLSState
 
@@ -30,8 +30,8 @@ class SingleReductionCGState(PreconditionedCGState):
     """The additional state of CG with a single reduction."""
 
     q: Any  # by recurrence
-    w: Any = field(metadata=SCRATCH)  # (A + damp) z
-    curvature: Any  # (p, q)
+    w: Array | None = field(metadata=SCRATCH)  # (A + damp) z
+    curvature: Scalar  # (p, q)
 
 
 class SingleReductionCG(PreconditionedCG):
@@ -45,7 +45,7 @@ class SingleReductionCG(PreconditionedCG):
 
     name = "CG with a single reduction"
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         begin = self._begin(A, y, x0)
         w = self.image(A, begin.p, begin.q)
         begin.q = w.copy()
@@ -53,7 +53,7 @@ class SingleReductionCG(PreconditionedCG):
         begin.numbers = rho, rho, begin.gamma
         return extended(SingleReductionCGState, begin, w=w, curvature=curvature_of(A, delta))
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         curvature = state.curvature
         alpha = quotient(state.gamma, curvature)
         state.r = axpby(-alpha, state.q, 1.0, state.r, out=state.r)
@@ -75,8 +75,8 @@ class SingleReductionCGLSState(DampedCGLSState):
     """The additional state of CGLS with a single reduction."""
 
     q: Any  # by recurrence
-    w: Any = field(metadata=SCRATCH)  # A t
-    curvature: Any  # |q|^2 + damp^2 |p|^2
+    w: Array | None = field(metadata=SCRATCH)  # A t
+    curvature: Scalar  # |q|^2 + damp^2 |p|^2
 
 
 class SingleReductionCGLS(DampedCGLS):
@@ -87,7 +87,7 @@ class SingleReductionCGLS(DampedCGLS):
 
     name = "CGLS with a single reduction"
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         begin = super().init(A, y, x0)
         q = A._forward(begin.p, begin.q)
         curvature, *pp = dots(*consistent((q, q), *([] if self.M is None else [(begin.p, begin.p)])))
@@ -97,7 +97,7 @@ class SingleReductionCGLS(DampedCGLS):
         begin.numbers = *begin.numbers[:2], curvature, begin.gamma
         return extended(SingleReductionCGLSState, begin, w=q, curvature=curvature)
 
-    def step(self, A: LinearOperator, state: Any) -> Any:
+    def step(self, A: LinearOperator, state: State) -> State:
         damped = takes_part(self.damp)
         alpha = quotient(state.gamma, state.curvature)
         length = finite(alpha) if self.cautious else alpha
@@ -118,7 +118,7 @@ class SingleReductionCGLS(DampedCGLS):
         state.numbers = gamma, rho, state.curvature, gamma
         return state
 
-    def _pairs(self, state: Any, t: Any, square: Square) -> Sequence[tuple[Any, Any]]:
+    def _pairs(self, state: State, t: Array, square: Square) -> Sequence[tuple[Array, Array]]:
         """Return the pairs whose products are the numbers of an iteration; `t` is the gradient in the model."""
         r, w, q, p = state.r, state.w, state.q, state.p
         pairs = [square, (r, r), (w, w), (q, w), (q, q)]
@@ -126,7 +126,7 @@ class SingleReductionCGLS(DampedCGLS):
             pairs += [(p, t), (p, p)] if self.M is None else [(p, t), (p, p), (t, t)]
         return consistent(*pairs)
 
-    def _named(self, products: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _named(self, products: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
         """Return the squares of s and r, and the inner products of w and q in the metric of the curvature."""
         gamma, rho, ww, wq, qq, *lengths = products
         if lengths:
@@ -136,6 +136,6 @@ class SingleReductionCGLS(DampedCGLS):
             wq, qq = wq.real + squared * tp.real, qq + squared * pp
         return gamma, rho, ww, wq, qq
 
-    def details(self, state: Any, history: CGLSNumbers) -> dict[str, Any]:
+    def details(self, state: State, history: CGLSNumbers) -> dict[str, Any]:
         # The curvature along a direction is available one iteration earlier.
         return super().details(state, history._replace(curvature=np.roll(history.curvature, 1)))

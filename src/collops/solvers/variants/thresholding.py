@@ -15,7 +15,7 @@ from collops.solvers.kernels import Rule
 from collops.solvers.problem import real_dtype, working_dtype
 from collops.solvers.schedule import Schedule
 from collops.solvers.shrinkage import Percentile, shrink
-from collops.solvers.state import CONSTANT, SCRATCH, extended
+from collops.solvers.state import CONSTANT, SCRATCH, Scalar, State, extended
 
 __all__ = ["VaryingThresholding"]
 
@@ -24,7 +24,7 @@ __all__ = ["VaryingThresholding"]
 class VaryingThresholdingState(ThresholdingState):
     """The additional state of thresholding with a transform, a percentile or variable thresholds."""
 
-    coefficients: Any = field(metadata=SCRATCH)  # coefficients, or values before the threshold, or None
+    coefficients: Array | None = field(metadata=SCRATCH)  # coefficients, or values before the threshold, or None
     thresholds: Schedule | None
     percentile: Percentile | None = field(metadata=CONSTANT)
 
@@ -32,7 +32,7 @@ class VaryingThresholdingState(ThresholdingState):
 class VaryingThresholding(IterativeThresholding):
     """Iterative thresholding with a transform, a percentile and variable thresholds; each is optional."""
 
-    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> Any:
+    def init(self, A: LinearOperator, y: Array, x0: Array | None) -> State:
         dtype = of_coefficients = working_dtype(A, y, x0)
         if self.transform is not None and self.transform.dtype.kind == "c":
             of_coefficients = np.result_type(dtype, np.complex64)
@@ -51,8 +51,8 @@ class VaryingThresholding(IterativeThresholding):
             VaryingThresholdingState, begin, coefficients=coefficients, thresholds=thresholds, percentile=percentile
         )
 
-    def _shrunk(self, state: Any) -> dict[str, Any]:
-        threshold: Any = self.shrinkage if state.thresholds is None else state.thresholds.take()
+    def _shrunk(self, state: State) -> dict[str, Any]:
+        threshold: Scalar = self.shrinkage if state.thresholds is None else state.thresholds.take()
         if state.coefficients is None:
             return {**super()._shrunk(state), "threshold": threshold}
         rule, values = self.threshold.rule, state.coefficients
