@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from collops.backend import Engine, LocalArray, engine_of
 from collops.comm.transport import KnownExchange, Pending, Transport
@@ -21,6 +21,8 @@ from collops.profile.marks import Span, active
 if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Box
+
+    _Combine: TypeAlias = Callable[[LocalArray, Box, LocalArray], LocalArray]
 
 
 class ExchangePlan:
@@ -176,7 +178,7 @@ class ExchangePlan:
         sources: Sequence[LocalArray],
         target: LocalArray,
         engine: Engine,
-        combine: Callable[[LocalArray, Box, LocalArray], LocalArray],
+        combine: _Combine,
         in_place: bool,
     ) -> Callable[[LocalArray], LocalArray]:
         """Start messages of contiguous arrays: contiguous boxes in place, other boxes as copies.
@@ -202,7 +204,7 @@ class ExchangePlan:
         sources: Sequence[LocalArray],
         target: LocalArray,
         engine: Engine,
-        combine: Callable[[LocalArray, Box, LocalArray], LocalArray],
+        combine: _Combine,
         in_place: bool,
     ) -> Callable[[LocalArray], LocalArray]:
         """Start messages by address: creating a view of each box would cost more than its message."""
@@ -297,7 +299,7 @@ def extent(box: Sequence[slice]) -> tuple[int, ...]:
 
 def _complete(
     pending: Pending,
-    combine: Callable[[LocalArray, Box, LocalArray], LocalArray],
+    combine: _Combine,
     landings: list[tuple[Box, LocalArray]],
     sent: Sequence[object],
     target: LocalArray,
@@ -311,11 +313,7 @@ def _complete(
     return _combined(combine, landings, target) if landings else target
 
 
-def _combined(
-    combine: Callable[[LocalArray, Box, LocalArray], LocalArray],
-    values: list[tuple[Box, LocalArray]],
-    target: LocalArray,
-) -> LocalArray:
+def _combined(combine: _Combine, values: list[tuple[Box, LocalArray]], target: LocalArray) -> LocalArray:
     for box, part in values:
         target = combine(target, box, part)
     return target

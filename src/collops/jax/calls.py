@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -31,6 +31,9 @@ from collops.jax import native
 from collops.jax.versions import LoweringContext
 
 library_folders.append(f"{Path(jax.__file__).parent}/")  # calls of users pass through JAX
+
+_Failure: TypeAlias = Any
+"""A pointer to the address of the text of a failure."""
 
 _CALL = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_size_t)
 _Agree = ctypes.CFUNCTYPE(None, *_CALL)
@@ -84,7 +87,7 @@ class Watch:
         for number in self._numbers:
             native.library().collops_break(ctypes.c_int64(number))
 
-    def _agree(self, failure: ctypes.Array[ctypes.c_void_p], address: int, length: int) -> None:
+    def _agree(self, failure: _Failure, address: int, length: int) -> None:
         """Return when all ranks are about to make a call, or with a failure."""
         assert self._agreement is not None
         try:
@@ -103,14 +106,7 @@ class Watch:
             failure[0] = None
 
     def _look(
-        self,
-        failure: ctypes.Array[ctypes.c_void_p],
-        address: int,
-        length: int,
-        calls: int,
-        looks: int,
-        seconds: float,
-        note: bytes,
+        self, failure: _Failure, address: int, length: int, calls: int, looks: int, seconds: float, note: bytes
     ) -> None:
         """Set the failure of a wait that cannot succeed, or of a call after a failed one."""
         try:
