@@ -11,9 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops._nvrtc import cuda_kernel
 from collops.errors import InputError, UnsupportedTypeError, type_name
@@ -25,6 +27,24 @@ LocalArray: TypeAlias = Any
 """An array of one of the engines: :class:`numpy.ndarray`, `cupy.ndarray` or :class:`jax.Array`.
 
 The optional packages share no base class, so that a type checker accepts any type."""
+
+Selection: TypeAlias = Any
+"""Indices of an array: integers, slices, an ellipsis, an array of integers or booleans, or a tuple of these."""
+
+SparseArray: TypeAlias = Any
+"""A sparse matrix of SciPy or CuPy, in any format."""
+
+CudaKernel: TypeAlias = Any
+"""A compiled kernel of CuPy, called with grid, block and arguments."""
+
+CudaModule: TypeAlias = Any
+"""Compiled kernels of CuPy: ``get_function(name)`` returns one."""
+
+CudaStream: TypeAlias = Any
+"""A stream of CuPy: `cupy.cuda.Stream` or `cupy.cuda.ExternalStream`."""
+
+CudaEvent: TypeAlias = Any
+"""A point in the work of a stream: `cupy.cuda.Event`."""
 
 _LARGE_BOX = 32 << 20  # bytes; CuPy's copy starts 8 µs earlier, which an H200 needs for fewer bytes
 _COPY_THREADS, _COPY_EACH = 256, 4  # threads of a block, and units of a row that a thread copies: as in boxes.cu
@@ -66,10 +86,10 @@ class Engine:
 
     __slots__ = ("cuda", "empty", "memory", "mutable", "name", "streams", "traced", "xp")
 
-    def __init__(self, name: str, xp: Any, memory: str, *, mutable: bool = True, traced: bool = False) -> None:
+    def __init__(self, name: str, xp: ModuleType, memory: str, *, mutable: bool = True, traced: bool = False) -> None:
         self.name = name
-        self.xp: Any = xp
-        self.empty: Callable[[Any, Any], Any] = xp.empty
+        self.xp: ModuleType = xp
+        self.empty: Callable[[Sequence[int], np.dtype], LocalArray] = xp.empty
         self.memory = memory
         self.mutable = mutable
         self.traced = traced
@@ -79,7 +99,7 @@ class Engine:
     def __repr__(self) -> str:
         return f"<engine {self.name} ({self.memory} memory)>"
 
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
+    def __reduce__(self) -> tuple[Callable[..., Engine], tuple[str]]:
         return engine, (self.name,)
 
     def stream(self) -> int:
@@ -89,41 +109,41 @@ class Engine:
     def synchronize(self) -> None:
         """Wait until all work on the current stream has finished."""
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: LocalArray) -> np.ndarray:
         """Return `array` as a NumPy array. Waits for its values."""
         return np.asarray(array)
 
-    def from_host(self, array: Any) -> Any:
+    def from_host(self, array: LocalArray) -> LocalArray:
         """Return a NumPy array as an array of this engine: itself for NumPy, else a copy."""
         return self.xp.asarray(array)
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: LocalArray) -> LocalArray:
         """Return an array of the engine's package without special semantics, such as masks; no copy."""
         return array
 
-    def check_devices(self, array: Any) -> None:
+    def check_devices(self, array: LocalArray) -> None:
         """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
 
-    def dtype(self, dtype: Any) -> np.dtype:
+    def dtype(self, dtype: DTypeLike) -> np.dtype:
         """Return the engine's dtype for `dtype`: single instead of double precision in JAX without 64 bits."""
         return np.dtype(dtype)
 
-    def put(self, array: Any, index: Any, values: Any) -> Any:
+    def put(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         """Return `array` with `values` at `index`, converted to its dtype; `array` itself if it is mutable."""
         array[index] = values
         return array
 
-    def contiguous(self, view: Any) -> Any:
+    def contiguous(self, view: LocalArray) -> LocalArray:
         """Return `view` if it is contiguous, else a contiguous copy."""
         return self.xp.ascontiguousarray(view)
 
-    def add(self, array: Any, index: Any, values: Any) -> Any:
+    def add(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         """Return `array` with `values` added at `index` (slices); `array` itself if it is mutable."""
         view = array[index]
         view += values  # not array[index] += values, which copies the view to itself
         return array
 
-    def matmul(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: LocalArray, b: LocalArray) -> LocalArray:
         """Return the product of two matrices or stacks of them in the precision of their dtype.
 
         JAX by default multiplies float32 in lower precision on accelerators, unless the user has set
@@ -131,14 +151,14 @@ class Engine:
         """
         return self.xp.matmul(a, b)
 
-    def replicated_operand(self, value: Any, comm: Any) -> Any:
+    def replicated_operand(self, value: LocalArray, comm: Any) -> LocalArray:
         """Return `value`, which is replicated over `comm`, for use with local data.
 
         In JAX its cotangent is the sum of the cotangents of all ranks.
         """
         return value
 
-    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., Any]:
+    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., LocalArray]:
         """Return this package's function for a ufunc of NumPy.
 
         Raises
@@ -156,7 +176,13 @@ class Engine:
             raise UnsupportedTypeError(f"the engine {self.name} has no function {ufunc.__name__}")
         return function
 
-    def linear_map(self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: Any, shape: Any) -> Any:
+    def linear_map(
+        self,
+        forward: Callable[[LocalArray], LocalArray],
+        adjoint: Callable[[LocalArray], LocalArray],
+        x: LocalArray,
+        shape: Sequence[int],
+    ) -> LocalArray:
         """Return ``forward(x)``, of shape `shape`; both functions take and return an array of this rank.
 
         JAX uses `adjoint` as the transpose, which it cannot derive from the program of a single rank.
@@ -170,7 +196,7 @@ class _NumpyEngine(Engine):
     def __init__(self) -> None:
         super().__init__("numpy", np, "host")
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: LocalArray) -> LocalArray:
         # Products of matrices and sums of masked arrays differ from the same operations on arrays.
         if type(array) is np.ndarray or isinstance(array, np.generic):
             return array
@@ -178,11 +204,11 @@ class _NumpyEngine(Engine):
             raise UnsupportedTypeError("masked elements of an array have no value: set them with filled()")
         return np.asarray(array)
 
-    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., Any]:
+    def ufunc(self, ufunc: np.ufunc, masked: bool) -> Callable[..., LocalArray]:
         return ufunc
 
 
-def kernel_table(package: str, default: str | None, **modules: str) -> Callable[[Engine], Any]:
+def kernel_table(package: str, default: str | None, **modules: str) -> Callable[[Engine], ModuleType]:
     """Return a function that returns an engine's form of a set of functions: a module of a package.
 
     Modules are imported at their first use.
@@ -205,7 +231,7 @@ def kernel_table(package: str, default: str | None, **modules: str) -> Callable[
     """
 
     @cache  # three times as fast as a look-up in Python
-    def kernels_for(engine: Engine) -> Any:
+    def kernels_for(engine: Engine) -> ModuleType:
         name = modules.get(engine.name, default)
         if name is None:
             raise UnsupportedTypeError(f"{package} has no kernels for {engine.name}: choose {' or '.join(modules)}")
@@ -224,7 +250,9 @@ class BoxCopy(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def box_copy(shape: Sequence[int], source: Any, target: Any, itemsize: int, places: Sequence[int]) -> BoxCopy | None:
+def box_copy(
+    shape: Sequence[int], source: Sequence[int], target: Sequence[int], itemsize: int, places: Sequence[int]
+) -> BoxCopy | None:
     """Return how to copy a box between arrays with these strides in bytes; ``None`` without planes of long rows.
 
     `places` are the addresses of both, or these modulo 16.
@@ -258,7 +286,7 @@ class _CupyEngine(Engine):
         self.streams = True
         self.cuda = not self.xp.cuda.runtime.is_hip
 
-    def put(self, array: Any, index: Any, values: Any) -> Any:
+    def put(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         # CuPy reaches 40 % of the memory's bandwidth if rows are not aligned, else 65 %.
         if getattr(values, "nbytes", 0) < _LARGE_BOX or engine_of(values) is not self or values.dtype != array.dtype:
             return super().put(array, index, values)
@@ -274,7 +302,7 @@ class _CupyEngine(Engine):
         kernel(copy.grid, copy.block, (*map(np.uint64, addresses), *copy.sizes))
         return array
 
-    def contiguous(self, view: Any) -> Any:
+    def contiguous(self, view: LocalArray) -> LocalArray:
         return view if view.flags.c_contiguous else self.put(self.xp.empty(view.shape, view.dtype), ..., view)
 
     def stream(self) -> int:
@@ -283,7 +311,7 @@ class _CupyEngine(Engine):
     def synchronize(self) -> None:
         self.xp.cuda.get_current_stream().synchronize()
 
-    def to_host(self, array: Any) -> np.ndarray:
+    def to_host(self, array: LocalArray) -> np.ndarray:
         return self.xp.asnumpy(array)
 
 
@@ -341,7 +369,7 @@ def memory_of(chosen: Engine) -> int:
     return memory_limit()
 
 
-def engine_of(array: Any) -> Engine:
+def engine_of(array: object) -> Engine:
     """Return the engine of an array.
 
     Raises
@@ -363,7 +391,7 @@ def engine_of(array: Any) -> Engine:
     return known
 
 
-def _recognise(array: Any) -> Engine:
+def _recognise(array: object) -> Engine:
     if isinstance(array, (np.ndarray, np.generic)):
         return _NUMPY
     cupy = sys.modules.get("cupy")
@@ -375,7 +403,7 @@ def _recognise(array: Any) -> Engine:
     raise UnsupportedTypeError(f"expected an array of numpy, cupy or jax, not {type_name(array)}")
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: object) -> bool:
     """Return whether `value` is an array without a value yet, in a program that JAX is tracing.
 
     Examples

@@ -87,7 +87,7 @@ def test_every_record_and_every_time_of_it_is_on_the_page(recorded, records) -> 
         assert path.name in words
         assert str(records[path.name].commit)[:9] in together
     for row in speed_rows(list(records.values())):
-        assert {row.work, row.ours} <= words
+        assert {row.work, row.collops_time} <= words
 
 
 def test_the_same_records_give_the_same_bytes() -> None:

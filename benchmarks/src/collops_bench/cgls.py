@@ -132,8 +132,8 @@ def _measure(context: Context, peer: Peer | str, case: Case) -> Measurement:
     y = DistributedArray(Layout.split((case.rows * comm.size,), comm.size), comm, data)
 
     solvers, missing = solvers_of_collops(context, operator, y)
-    ours, *_ = solvers
-    sent = messages_of_an_iteration(solvers[ours])
+    program, *_ = solvers
+    sent = messages_of_an_iteration(solvers[program])
     if isinstance(peer, str):
         missing[PEER] = peer
     else:
@@ -160,7 +160,7 @@ def _measure(context: Context, peer: Peer | str, case: Case) -> Measurement:
         },
         timings,
         missing,
-        ours=ours,
+        ours=program,
         peer=PEER,
         checks=checks,
         messages=sent,

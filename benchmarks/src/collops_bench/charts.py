@@ -94,11 +94,11 @@ def key_of(charts: Iterable[Chart]) -> list[Key]:
 def by_size(record: Record) -> list[Chart]:
     """Return a chart for each case with messages or vectors of several sizes."""
     cases: dict[str, list[Measurement]] = {}
-    for one in record.measurements:
-        if _size(one) is not None:
-            cases.setdefault(one.case, []).append(one)
+    for measurement in record.measurements:
+        if _size(measurement) is not None:
+            cases.setdefault(measurement.case, []).append(measurement)
     cases = {case: sorted(result, key=_size) for case, result in cases.items() if len(result) > 1}
-    programs = programs_of(one for result in cases.values() for one in result)
+    programs = programs_of(measurement for result in cases.values() for measurement in result)
     return [_of_sizes(case, result, programs) for case, result in cases.items()]
 
 
@@ -108,15 +108,17 @@ def _size(measurement: Measurement) -> Any:
 
 
 def _of_sizes(case: str, measurements: Sequence[Measurement], programs: Sequence[str]) -> Chart:
-    figures = [result for one in measurements for result in one.figures.values()]
+    figures = [result for measurement in measurements for result in measurement.figures.values()]
     named = ("bus_bandwidth", "bandwidth")
     figure = next((name for name in named if any(result.get(name) for result in figures)), None)
     lines = []
     for number, program in enumerate(programs):
-        points = [_of_size(one, program, figure) for one in measurements if program in one.timings]
+        points = [
+            _of_size(measurement, program, figure) for measurement in measurements if program in measurement.timings
+        ]
         if points := [point for point in points if point.y > 0]:
-            ours = program.startswith(("collops", "called", "replayed"))
-            lines.append(Line(program, points, number, "-" if ours else "--"))
+            is_collops = program.startswith(("collops", "called", "replayed"))
+            lines.append(Line(program, points, number, "-" if is_collops else "--"))
     first, last = _size(measurements[0]), _size(measurements[-1])
     ticks = [1 << shift for shift in range(0, 40, 6) if first <= 1 << shift <= last]
     label = "time of a call" if figure is None else f"{figure.replace('_', ' ')}, GB/s"
@@ -174,7 +176,7 @@ def _family(measurement: Measurement) -> str:
     sizes = {key: parameters[key] for key in ("image", "columns") if key in parameters}
     sizes |= {"cube": parameters["cube"][:2]} if "cube" in parameters else {}
     words = ", ".join(
-        " x ".join(map(str, one)) if isinstance(one, list) else f"{one} columns" for one in sizes.values()
+        " x ".join(map(str, size)) if isinstance(size, list) else f"{size} columns" for size in sizes.values()
     )
     return f"{measurement.case}, {words}, {parameters['scaling']} scaling"
 
@@ -188,13 +190,21 @@ def _fastest(points: Sequence[tuple[int, Measurement]]) -> list[str]:
 def _of_ranks(family: str, points: Sequence[tuple[int, Measurement]], programs: dict[str, int]) -> Chart:
     lines = []
     for program, number in programs.items():
-        spreads = [(ranks, one.timings[program].wall) for ranks, one in points if program in one.timings]
+        spreads = [
+            (ranks, measurement.timings[program].wall)
+            for ranks, measurement in points
+            if program in measurement.timings
+        ]
         line = [
             Point(ranks, item.median, item.minimum, item.maximum, f"{_ranks(ranks)}, {_in_words(item)}")
             for ranks, item in spreads
         ]
         lines.append(Line(program, line, number))
-    limits = [(ranks, one.parameters["memory_limit"]) for ranks, one in points if "memory_limit" in one.parameters]
+    limits = [
+        (ranks, measurement.parameters["memory_limit"])
+        for ranks, measurement in points
+        if "memory_limit" in measurement.parameters
+    ]
     if limits:
         line = [Point(ranks, time, time, time, f"{_ranks(ranks)}, {seconds_in_words(time)}") for ranks, time in limits]
         lines.append(Line(_LIMIT, line, _BOUND, "--"))
@@ -211,7 +221,11 @@ def predictions(scaling: Scaling) -> list[Chart]:
     result = []
     for kind in scaling.models:
         for sort in (STRONG, WEAK):
-            group = [one for one in (*scaling.families, *scaling.larger) if (one.kind, one.scaling) == (kind, sort)]
+            group = [
+                family
+                for family in (*scaling.families, *scaling.larger)
+                if (family.kind, family.scaling) == (kind, sort)
+            ]
             lines = [line for number, family in enumerate(group) for line in _of_family(scaling, family, number)]
             network = scaling.machine.network
             result.append(

@@ -158,17 +158,17 @@ def limits_in_words(record: Record) -> list[tuple[str, str]]:
     from collops_bench.model import ALLREDUCE, EXCHANGE
 
     rows = []
-    copies = [one for one in record.measurements if one.case == COPY]
+    copies = [measurement for measurement in record.measurements if measurement.case == COPY]
     if copies:
         largest, best = copies[-1], max(copies, key=_bandwidth)
         rows.append((f"memory of a rank, copy of {_size(largest)}", _rate(_bandwidth(largest), "B/s")))
         rows.append((f"the fastest copy, of {_size(best)}", _rate(_bandwidth(best), "B/s")))
-    for one in record.measurements:
-        if one.case == MULTIPLY:
-            rate = one.figures[one.ours]["rate"]
-            rows.append((f"arithmetic of a rank, matrices of {one.parameters['side']}", _rate(rate, "FLOP/s")))
+    for measurement in record.measurements:
+        if measurement.case == MULTIPLY:
+            rate = measurement.figures[measurement.ours]["rate"]
+            rows.append((f"arithmetic of a rank, matrices of {measurement.parameters['side']}", _rate(rate, "FLOP/s")))
     for kind, words in ((ALLREDUCE, f"allreduce over {record.ranks} ranks"), (EXCHANGE, "exchange with a neighbour")):
-        points = [one for one in record.measurements if one.case == kind]
+        points = [measurement for measurement in record.measurements if measurement.case == kind]
         if points:
             smallest, best = points[0], max(points, key=_bandwidth)
             latency = smallest.timings[smallest.ours].wall.median
@@ -198,7 +198,10 @@ def comparison(records: Sequence[Record]) -> list[tuple[str, str]]:
     from collops_bench.model import work_of
     from collops_bench.prediction import machine_of
 
-    rows = [(f"{one.work}, {one.program}", f"{100 * one.share:.0f} % of {one.limit}") for one in limits_shares(records)]
+    rows = [
+        (f"{share.work}, {share.program}", f"{100 * share.share:.0f} % of {share.limit}")
+        for share in limits_shares(records)
+    ]
     if not any(record.benchmark == "limits" for record in records):
         return rows
     machine = machine_of(records)

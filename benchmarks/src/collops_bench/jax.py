@@ -166,13 +166,13 @@ def _cgls(context: Context, plan: Plan) -> Measurement:
     # Rounding changes solutions of a random system much more than the data modelled from them.
     error = float(np.abs(histories[0] - histories[1]).max() / histories[1][0])
     checks.append(check(comm, "residuals on both engines", error, 1e-4))
-    ours, other = programs
+    program, peer = programs
     return Measurement(
         "a CGLS over VStack",
         {"rows": rows, "columns": columns, "iterations": niter},
         interleave(programs, comm, context.engine, plan),
         {},
-        ours=ours,
-        peer=other,
+        ours=program,
+        peer=peer,
         checks=checks,
     )

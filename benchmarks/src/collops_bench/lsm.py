@@ -191,8 +191,8 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
     adjoint: dict[str, Callable[[], Any]] = {"collops": lambda: operator.adjoint(y, out=image).local_array}
 
     solvers, missing = solvers_of_collops(context, operator, y)
-    ours, *_ = solvers
-    sent_by_iteration = messages_of_an_iteration(solvers[ours])
+    program, *_ = solvers
+    sent_by_iteration = messages_of_an_iteration(solvers[program])
     if isinstance(peer, str):
         missing[PEER] = peer
     else:
@@ -218,13 +218,13 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
         checks["iteration"] += agreement(context, f"the same bits of the {problem.name}", programs, 0.0)
     plan = Plan(rounds=3, seconds=0.05) if context.options.quick else Plan(rounds=7, seconds=0.2)
 
-    def measurement(case: str, timings: dict[str, Timing], ours: str, sent: dict[str, int]) -> Measurement:
+    def measurement(case: str, timings: dict[str, Timing], program: str, sent: dict[str, int]) -> Measurement:
         return Measurement(
             case,
             problem.parameters,
             timings,
             missing,
-            ours=ours,
+            ours=program,
             peer=PEER,
             checks=checks[case],
             messages=sent,
@@ -236,7 +236,7 @@ def _measure(context: Context, peer: Peer | str, problem: Problem) -> Iterator[M
         yield measurement(case, timings, "collops", messages_of_a_call(programs["collops"]))
     short, long = (2, 6) if context.options.quick else (5, 20)
     timings = interleave_iterations(solvers, comm, engine, plan, short=short, long=long)
-    yield measurement("iteration", timings, ours, sent_by_iteration)
+    yield measurement("iteration", timings, program, sent_by_iteration)
 
 
 @dataclass(frozen=True)
@@ -331,8 +331,8 @@ def _measure_streamed(context: Context, towed: _Towed, folder: Path) -> Measurem
     timings = interleave_iterations(programs, comm, engine, Plan(rounds=towed.rounds), short=short, long=long)
     of_resident = next(iter(timings.values())).clocks
     figures = {
-        name: {f"{clock} ratio": item.median / of_resident[clock].median for clock, item in one.clocks.items()}
-        for name, one in timings.items()
+        name: {f"{clock} ratio": item.median / of_resident[clock].median for clock, item in timing.clocks.items()}
+        for name, timing in timings.items()
     }
     figures["streamed, Zarr"]["operator bytes"] = float(memory)
     return Measurement(

@@ -157,7 +157,7 @@ class Machine:
         if not self.copies:
             raise InputError("a machine needs measured copies: run collops bench limits")
         sizes = [size for size, _ in self.copies]
-        if sizes[0] <= 0 or not all(one < other for one, other in pairwise(sizes)):
+        if sizes[0] <= 0 or not all(size < larger for size, larger in pairwise(sizes)):
             raise InputError(f"the copies of a machine must go from small to large, not {sizes}")
 
     def copy_seconds(self, nbytes: float) -> float:
@@ -202,7 +202,7 @@ class Machine:
         measured = self.allreduces if kind == ALLREDUCE else self.exchanges
         if not measured:
             raise InputError(f"a machine needs measured messages of kind {kind!r}: run collops bench limits --ranks 2")
-        nearest = min((one for one in measured if one >= ranks), default=max(measured))
+        nearest = min((count for count in measured if count >= ranks), default=max(measured))
         line = measured[nearest]
         if nearest >= ranks or kind == EXCHANGE:
             return line
@@ -251,8 +251,8 @@ class Model:
     def seconds(self, machine: Machine, work: Work) -> float:
         """Return the predicted seconds of an iteration."""
         return math.fsum(
-            one * other
-            for one, other in zip(
+            coefficient * term
+            for coefficient, term in zip(
                 (self.overhead, self.operation, self.memory, self.messages), _terms(machine, work), strict=True
             )
         )

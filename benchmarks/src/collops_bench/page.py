@@ -61,10 +61,14 @@ def report_page(records: Mapping[str, Record]) -> str:
         sections=sections,
         facts=_facts(records, rows),
         bars=_bars(rows),
-        speed=[[row.work, row.place, row.ours, row.peer, _ratio(row.ratio)] for row in rows],
-        shares=[[one.work, f"{100 * one.share:.0f} %", one.limit, one.program, one.place] for one in shares],
+        speed=[[row.work, row.place, row.collops_time, row.peer, _ratio(row.ratio)] for row in rows],
+        shares=[
+            [share.work, f"{100 * share.share:.0f} %", share.limit, share.program, share.place] for share in shares
+        ],
         benchmarks={
-            kind: _benchmark({name: one for name, one in records.items() if one.benchmark == kind}, kind, numbers)
+            kind: _benchmark(
+                {name: record for name, record in records.items() if record.benchmark == kind}, kind, numbers
+            )
             for kind in kinds
         },
         runs=[_run(name, record) for name, record in records.items()],
@@ -86,7 +90,7 @@ def _facts(records: Mapping[str, Record], rows: Sequence[SpeedRow]) -> list[tupl
     facts: list[tuple[str, object]] = [
         ("runs", len(records)),
         ("measurements", len(all_values)),
-        ("results checked before timing", sum(len(one.checks) for one in all_values)),
+        ("results checked before timing", sum(len(measurement.checks) for measurement in all_values)),
         ("machines", ", ".join(dict.fromkeys(_machine(record) for record in records.values()))),
         ("last run", max(record.started for record in records.values())[:10]),
     ]
@@ -134,7 +138,7 @@ def _benchmark(records: Mapping[str, Record], kind: str, numbers: Iterator[int])
 
 def _table(name: str, record: Record) -> dict[str, Any]:
     """Return a table with a group of rows for each measurement and a row for each program, without empty columns."""
-    groups = [(in_words(one), _rows(one)) for one in record.measurements]
+    groups = [(in_words(measurement), _rows(measurement)) for measurement in record.measurements]
     all_values = [row for _, rows in groups for row in rows]
     filled = [column for column in range(len(_COLUMNS)) if any(row[column] for row in all_values)]
     return {
@@ -195,7 +199,7 @@ def _run(name: str, record: Record) -> dict[str, Any]:
     kind = "device arrays:" if record.machine["devices"] else "host arrays:"
     transport = next((line.removeprefix(kind).strip() for line in record.transport if line.startswith(kind)), "")
     versions = {package: f"{package} {version}" for package, version in record.versions.items() if version is not None}
-    ours = versions.pop("collops", "collops of unknown version")
+    collops_version = versions.pop("collops", "collops of unknown version")
     commit = "unknown" if record.commit is None else record.commit[:9]
     if record.commit is not None and record.commit.endswith("-dirty"):
         commit += "-dirty"
@@ -206,7 +210,7 @@ def _run(name: str, record: Record) -> dict[str, Any]:
         "ranks": record.ranks,
         "transport": transport,
         "transports": "\n".join(record.transport),
-        "version": ours,
+        "version": collops_version,
         "others": ", ".join([*versions.values(), record.machine["processor"]]),
         "commit": commit,
         "started": record.started.replace("T", " ").replace("+00:00", " UTC"),

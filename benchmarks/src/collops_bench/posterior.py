@@ -100,9 +100,9 @@ def measure(context: Context) -> Iterator[Measurement]:
         tolerance = 10 * _RTOL if name == _MEAN else _LARGEST_ERROR_OF_SAMPLES
         checks.append(check(context.comm, f"{name} of the posterior", error, tolerance))
     timings = interleave(programs, context.comm, context.engine, Plan(rounds=3, seconds=0.01))
-    one = timings[_MEAN].wall.median
+    seconds_of_mean = timings[_MEAN].wall.median
     figures = {
-        name: {"solutions": timing.wall.median / one, "iterations": float(iterations[name])}
+        name: {"solutions": timing.wall.median / seconds_of_mean, "iterations": float(iterations[name])}
         for name, timing in timings.items()
     }
     yield Measurement(

@@ -102,10 +102,10 @@ def scaling_of(records: Iterable[Record], network: Network = NETWORK) -> Scaling
         if record.benchmark in ("limits", "scaling", "jacobi"):
             machines.setdefault(record.machine_name, []).append(record)
     # Only machines with a record of their limits are candidates.
-    able = [runs for runs in machines.values() if {"limits", "scaling"} <= {one.benchmark for one in runs}]
+    able = [runs for runs in machines.values() if {"limits", "scaling"} <= {record.benchmark for record in runs}]
     if not able:
         raise InputError("no machine has records of limits and of scaling: run collops bench limits and scaling")
-    records_of_machine = max(able, key=lambda item: (max(one.ranks for one in item), len(item)))
+    records_of_machine = max(able, key=lambda item: (max(record.ranks for record in item), len(item)))
     families = [family for family in _families(records_of_machine) if len(family.measured) > 1]
     if not families:
         raise InputError("scaling was measured on one number of ranks only: run collops bench scaling --ranks 2")
@@ -115,7 +115,7 @@ def scaling_of(records: Iterable[Record], network: Network = NETWORK) -> Scaling
     larger = [family for family in _larger() if family.kind in models]
     return Scaling(
         replace(machine, network=network),
-        sorted(records_of_machine, key=lambda one: (one.benchmark, one.ranks)),
+        sorted(records_of_machine, key=lambda record: (record.benchmark, record.ranks)),
         families,
         larger,
         models,
@@ -130,12 +130,12 @@ def machine_of(records: Iterable[Record], network: Network | None = None) -> Mac
     InputError
         If there is no record of limits.
     """
-    limits = sorted((one for one in records if one.benchmark == "limits"), key=lambda one: one.ranks)
+    limits = sorted((record for record in records if record.benchmark == "limits"), key=lambda record: record.ranks)
     if not limits:
         raise InputError("the prediction needs a record of this machine's limits: run collops bench limits")
     copies = [(2.0 * size, seconds) for size, seconds in _points(limits[0], COPY)]
     lines = {
-        kind: {one.ranks: Line.fit(points) for one in limits if (points := _points(one, kind))}
+        kind: {record.ranks: Line.fit(points) for record in limits if (points := _points(record, kind))}
         for kind in (ALLREDUCE, EXCHANGE)
     }
     return Machine(copies, lines[ALLREDUCE], lines[EXCHANGE], network)
@@ -143,9 +143,9 @@ def machine_of(records: Iterable[Record], network: Network | None = None) -> Mac
 
 def _points(record: Record, case: str) -> list[tuple[float, float]]:
     return [
-        (float(one.parameters["size"]), one.timings[one.ours].wall.median)
-        for one in record.measurements
-        if one.case == case
+        (float(measurement.parameters["size"]), measurement.timings[measurement.ours].wall.median)
+        for measurement in record.measurements
+        if measurement.case == case
     ]
 
 
@@ -169,7 +169,7 @@ def _fit(machine: Machine, families: Sequence[Family]) -> Fitted:
 
 def _families(records: Sequence[Record]) -> list[Family]:
     result: dict[tuple[str, str, str], Family] = {}
-    for record in sorted(records, key=lambda one: one.ranks):
+    for record in sorted(records, key=lambda item: item.ranks):
         for measurement in record.measurements:
             for family, seconds in _families_of(record, measurement):
                 key = (family.kind, family.words, family.scaling)
@@ -330,8 +330,10 @@ def predictions(scaling: Scaling, counts: Sequence[int] = _MANY) -> str:
 
 def _source(scaling: Scaling) -> str:
     runs = {}
-    for one in scaling.records:
-        runs.setdefault(f"{one.benchmark}, commit {str(one.commit)[:9]}, {one.started[:10]}", []).append(str(one.ranks))
+    for record in scaling.records:
+        runs.setdefault(f"{record.benchmark}, commit {str(record.commit)[:9]}, {record.started[:10]}", []).append(
+            str(record.ranks)
+        )
     texts = "; ".join(f"{run} (on {', '.join(ranks)})" for run, ranks in runs.items())
     machine = place(scaling.records[-1]).split(" x ")[-1]
     return f"From the records of {machine}: {texts}. Written by `collops bench plot`."

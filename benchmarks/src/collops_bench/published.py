@@ -52,9 +52,12 @@ class Claim:
         """Yield the ratios of this machine by name: the largest over the sizes, of a gain the median."""
         for name, pair in self.pairs.items():
             ratios = []
-            for one in record.measurements:
-                measured = [next((one.timings[item] for item in names if item in one.timings), None) for names in pair]
-                if one.case.startswith(self.case) and None not in measured:
+            for measurement in record.measurements:
+                measured = [
+                    next((measurement.timings[item] for item in names if item in measurement.timings), None)
+                    for names in pair
+                ]
+                if measurement.case.startswith(self.case) and None not in measured:
                     slow, fast = (timing.wall.median for timing in measured if timing is not None)
                     ratios.append(slow / fast)
             if ratios:
@@ -196,13 +199,13 @@ def _name(record: Record, what: str) -> str:
 
 
 def _bandwidths(record: Record) -> Iterator[Section]:
-    result = [one for one in record.measurements if one.case == "allreduce"]
+    result = [measurement for measurement in record.measurements if measurement.case == "allreduce"]
     programs = programs_of(result)
     rows = []
-    for one in result:
-        times = {name: timing.wall.median for name, timing in one.timings.items()}
-        ratio = f"{three_digits(times[PEER] / times[one.ours])}x" if PEER in times else ""
-        size = one.parameters["size"]
+    for measurement in result:
+        times = {name: timing.wall.median for name, timing in measurement.timings.items()}
+        ratio = f"{three_digits(times[PEER] / times[measurement.ours])}x" if PEER in times else ""
+        size = measurement.parameters["size"]
         rates = [f"{size / times[name] / 1e9:.3g}" if name in times else "" for name in programs]
         rows.append([bytes_in_words(size), *rates, ratio])
     title = f"Allreduce, GB/s of a rank's message, {place(record)}"
@@ -212,47 +215,56 @@ def _bandwidths(record: Record) -> Iterator[Section]:
 
 
 def _migration(record: Record) -> Iterator[Section]:
-    ways = [name for name in (PEER, BY_MPI) if any(name in one.timings for one in record.measurements)]
+    ways = [name for name in (PEER, BY_MPI) if any(name in measurement.timings for measurement in record.measurements)]
     rows, bars = [], []
-    for one in record.measurements:
-        if one.headline is None:  # it has no peer
+    for measurement in record.measurements:
+        if measurement.headline is None:  # it has no peer
             continue
-        programs = [name for name in (one.ours, *ways) if name in one.timings]
-        ratio = "" if one.speedup is None else f"{three_digits(one.speedup)}x"
-        rows.append([str(one.headline), *(time_in_words(one, name) for name in (one.ours, *ways)), ratio])
-        bars += [(f"{one.headline}: {name}", 1e3 * one.timings[name].wall.median) for name in programs]
+        programs = [name for name in (measurement.ours, *ways) if name in measurement.timings]
+        ratio = "" if measurement.speedup is None else f"{three_digits(measurement.speedup)}x"
+        rows.append(
+            [
+                str(measurement.headline),
+                *(time_in_words(measurement, name) for name in (measurement.ours, *ways)),
+                ratio,
+            ]
+        )
+        bars += [(f"{measurement.headline}: {name}", 1e3 * measurement.timings[name].wall.median) for name in programs]
     title = f"Least-squares migration, engine {record.engine}, {place(record)}"
     head = ["work", "collops", *ways, f"{PEER} / collops"]
     yield Section(_name(record, f"migration-{record.engine}"), title, head, rows, bars=bars, label="ms")
 
 
 def _jacobi(record: Record) -> Iterator[Section]:
-    for number, one in enumerate(record.measurements):
+    for number, measurement in enumerate(record.measurements):
         rows, bars = [], []
-        alone = one.timings[ALONE].wall.median
-        for name, timing in one.timings.items():
+        alone = measurement.timings[ALONE].wall.median
+        for name, timing in measurement.timings.items():
             speedup = alone / timing.wall.median
             # Programs of the user have no figures, since nothing is known of their devices.
-            efficiency = f"{100 * one.figures[name]['efficiency']:.0f} %" if name in one.figures else ""
+            efficiency = f"{100 * measurement.figures[name]['efficiency']:.0f} %" if name in measurement.figures else ""
             rows.append([name, seconds_in_words(timing.wall.median), f"{speedup:.3g}", efficiency])
             bars += [(name, speedup)] if name != ALONE else []
-        grid = f"{one.parameters['nx']} x {one.parameters['ny']}"
+        grid = f"{measurement.parameters['nx']} x {measurement.parameters['ny']}"
         title = f"Jacobi's method, {grid}, {place(record)}"
         head = ["model", "an iteration", "speed-up over one rank", "efficiency"]
         yield Section(_name(record, f"jacobi-{number}"), title, head, rows, bars=bars, label="speed-up over one rank")
 
 
 def _jax(record: Record) -> Iterator[Section]:
-    result = [one for one in record.measurements if one.case == _NCCL4JAX_TABLE]
+    result = [measurement for measurement in record.measurements if measurement.case == _NCCL4JAX_TABLE]
     if result:
         programs = programs_of(result)
         bars = [
-            (f"{name}, {one.parameters['elements']}", 1e6 * one.timings[name].wall.median)
-            for one in result
+            (f"{name}, {measurement.parameters['elements']}", 1e6 * measurement.timings[name].wall.median)
+            for measurement in result
             for name in programs
-            if name in one.timings
+            if name in measurement.timings
         ]
-        rows = [[str(one.parameters["elements"]), *(time_in_words(one, name) for name in programs)] for one in result]
+        rows = [
+            [str(measurement.parameters["elements"]), *(time_in_words(measurement, name) for name in programs)]
+            for measurement in result
+        ]
         title = f"NCCL4JAX's table: allreduce on {result[0].parameters['parties']} devices of one process"
         kind = next(iter(record.machine["devices"]), "CPU")
         yield Section(
@@ -261,7 +273,7 @@ def _jax(record: Record) -> Iterator[Section]:
 
 
 def _scatters(record: Record) -> Iterator[Section]:
-    result = [one for one in record.measurements if one.case.startswith("scatter ")]
+    result = [measurement for measurement in record.measurements if measurement.case.startswith("scatter ")]
     programs = programs_of(result)
     direct = POINT_TO_POINT if POINT_TO_POINT in programs else "collops mpi"
     gains = {
@@ -271,10 +283,17 @@ def _scatters(record: Record) -> Iterator[Section]:
     }
     gains = {words: pair for words, pair in gains.items() if set(pair) <= set(programs)}
     rows = []
-    for one in sorted(result, key=lambda one: one.case):
-        times = [time_in_words(one, name) for name in programs]
-        size = bytes_in_words(one.parameters["bytes_per_rank"])
-        rows.append([one.case.removeprefix("scatter "), size, *times, *(_gain(one, *pair) for pair in gains.values())])
+    for measurement in sorted(result, key=lambda measurement: measurement.case):
+        times = [time_in_words(measurement, name) for name in programs]
+        size = bytes_in_words(measurement.parameters["bytes_per_rank"])
+        rows.append(
+            [
+                measurement.case.removeprefix("scatter "),
+                size,
+                *times,
+                *(_gain(measurement, *pair) for pair in gains.values()),
+            ]
+        )
     head = ["scatter", "bytes a rank", *programs, *gains]
     charts = by_size(replace(record, measurements=result))
     yield Section(_name(record, "scatters"), f"Scatters of star forests, {place(record)}", head, rows, charts)
@@ -289,9 +308,12 @@ def _gain(measurement: Measurement, slow: str, fast: str) -> str:
 
 def _pairwise(record: Record) -> Iterator[Section]:
     for case, unit in ((LATENCY, "Latency (us)"), (BANDWIDTH, "Bandwidth (MB/s)")):
-        result = [one for one in record.measurements if one.case == case]
+        result = [measurement for measurement in record.measurements if measurement.case == case]
         programs = programs_of(result)
-        rows = [[str(one.parameters["size"]), *(f"{_osu(one, name, case):.2f}" for name in programs)] for one in result]
+        rows = [
+            [str(measurement.parameters["size"]), *(f"{_osu(measurement, name, case):.2f}" for name in programs)]
+            for measurement in result
+        ]
         head = ["# Size", *(f"{name}, {unit}" for name in programs)]
         charts = by_size(replace(record, measurements=result))
         title = f"OSU: {case} between two ranks, {place(record)}"

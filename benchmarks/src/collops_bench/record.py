@@ -152,7 +152,7 @@ def check(comm: Communicator, what: str, error: float, tolerance: float) -> Chec
     """
     # JSON has no infinity, but an error may be infinite.
     errors = [float(text) for text in comm.allgather_metadata(repr(float(error)))]
-    worst = math.nan if any(math.isnan(one) for one in errors) else max(errors)
+    worst = math.nan if any(math.isnan(error) for error in errors) else max(errors)
     if not worst <= tolerance:
         comm.check(CollopsError(f"{what}: the error is {worst:.3g}, more than {tolerance:.3g}; nothing was timed"))
     return Check(what, worst, tolerance)
@@ -361,12 +361,12 @@ def _as(kind: Any, value: Any, where: str) -> Any:
         return _as_dataclass(kind, value, where)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is UnionType:
-        inner = next(one for one in arguments if one is not type(None))
+        inner = next(argument for argument in arguments if argument is not type(None))
         return None if value is None else _as(inner, value, where)
     if origin is list and isinstance(value, list):
-        return [_as(arguments[0], one, f"{where}[{number}]") for number, one in enumerate(value)]
+        return [_as(arguments[0], item, f"{where}[{number}]") for number, item in enumerate(value)]
     if origin is Mapping and isinstance(value, dict):
-        return {name: _as(arguments[1], one, f"{where}.{name}") for name, one in value.items()}
+        return {name: _as(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and number and math.isfinite(value):
         return float(value)
@@ -387,7 +387,7 @@ def _as_dataclass(kind: Any, value: Any, where: str) -> Any:
     if absent := sorted(needed - value.keys()):
         raise ValueError(f"{where} has no field {absent[0]!r}")
     inside = "" if where == "it" else f"{where}."
-    return kind(**{name: _as(hints[name], one, f"{inside}{name}") for name, one in value.items()})
+    return kind(**{name: _as(hints[name], item, f"{inside}{name}") for name, item in value.items()})
 
 
 @cache

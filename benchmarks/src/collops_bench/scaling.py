@@ -123,7 +123,7 @@ def _iteration(
     """Measure the cost of one more iteration of CGLS."""
     comm, engine, quick = context.comm, context.engine, context.options.quick
     solvers, missing = solvers_of_collops(context, operator, data)
-    ours, *_ = solvers
+    program, *_ = solvers
     short, long = (2, 6) if quick else iterations
     programs = {name: partial(solve, CHECKED_ITERATIONS) for name, solve in solvers.items()}
     # In single precision, the order of additions in a kernel matters after some iterations.
@@ -133,9 +133,9 @@ def _iteration(
         {"scaling": scaling, **parameters, "iterations": [short, long]},
         interleave_iterations(solvers, comm, engine, Plan(rounds=3 if quick else 5), short=short, long=long),
         missing,
-        ours=ours,
+        ours=program,
         checks=checks,
-        messages=messages_of_an_iteration(solvers[ours]),
+        messages=messages_of_an_iteration(solvers[program]),
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.array import DistributedArray, random
+from collops.array import Array, DistributedArray, random
 from collops.errors import CollopsError
 from collops.operators import CSRMatrix
 from collops.preconditioners import chebyshev, inner_solve, jacobi
@@ -236,7 +236,7 @@ def _exactly(name: str, solve: _Program) -> Callable[[int], Any]:
     return run
 
 
-def _right(context: Context, name: str, x: Any, truth: DistributedArray, tolerance: float = 1e-4) -> Check:
+def _right(context: Context, name: str, x: Any, truth: Array, tolerance: float = 1e-4) -> Check:
     """Check a solution against the vector from which the right-hand side was made."""
     error = context.engine.to_host(x) - context.engine.to_host(truth.local_array)
     scale = float(truth.norm(np.inf))

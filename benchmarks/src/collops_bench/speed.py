@@ -52,7 +52,7 @@ class SpeedRow(NamedTuple):
 
     work: str  # the work, and the machine
     place: str
-    ours: str  # the times in words; the time of the peer with its name, or the reason why it is missing
+    collops_time: str  # the times in words; the time of the peer with its name, or the reason why it is missing
     peer: str
     peer_name: str | None  # the peer, where it was measured
     ratio: float | None  # how many times as fast as the peer; ``None`` where it was not measured
@@ -128,7 +128,7 @@ def speed_summary(records: Sequence[Record]) -> str:
 
 def _table(rows: Iterable[SpeedRow]) -> str:
     cells = [
-        [row.work, row.place, row.ours, row.peer, f"{three_digits(row.ratio)}x"]
+        [row.work, row.place, row.collops_time, row.peer, f"{three_digits(row.ratio)}x"]
         for row in rows
         if row.ratio is not None
     ]
@@ -211,7 +211,7 @@ def in_words(measurement: Measurement) -> str:
 
 def programs_of(measurements: Iterable[Measurement]) -> list[str]:
     """Return the names of all programs with a time, in the order in which they are met."""
-    return list(dict.fromkeys(name for one in measurements for name in one.timings))
+    return list(dict.fromkeys(name for measurement in measurements for name in measurement.timings))
 
 
 def time_in_words(measurement: Measurement, program: str) -> str:

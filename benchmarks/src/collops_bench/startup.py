@@ -66,7 +66,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _measure(context: Context, case: str, names: list[str], missing: Mapping[str, str]) -> Measurement:
-    reference, ours, *_ = names
+    reference, program, *_ = names
     programs = [name for name in names if name not in missing]
     checks = []
     for name in programs:
@@ -77,13 +77,13 @@ def _measure(context: Context, case: str, names: list[str], missing: Mapping[str
         for name in programs:
             samples[name].append(_sample(context, name))
     timings = {
-        name: Timing(1, {clock: Spread.from_samples([one[clock] for one in rounds]) for clock in rounds[0]})
+        name: Timing(1, {clock: Spread.from_samples([times[clock] for times in rounds]) for clock in rounds[0]})
         for name, rounds in samples.items()
     }
     cpu = {name: timing.clocks["cpu"].median for name, timing in timings.items()}
     figures = {name: {f"CPU over {reference}": cpu[name] / cpu[reference]} for name in programs if name != reference}
     peer = _ARRAY if _ARRAY in names else None
-    return Measurement(case, {}, timings, missing, ours=ours, peer=peer, checks=checks, figures=figures)
+    return Measurement(case, {}, timings, missing, ours=program, peer=peer, checks=checks, figures=figures)
 
 
 def _sample(context: Context, name: str) -> dict[str, float]:
@@ -92,7 +92,7 @@ def _sample(context: Context, name: str) -> dict[str, float]:
     with local_stage(context.comm):
         sample = _run(name)
     ranks = context.comm.allgather_metadata(sample)
-    return {clock: max(one[clock] for one in ranks) for clock in sample}
+    return {clock: max(times[clock] for times in ranks) for clock in sample}
 
 
 def _run(name: str) -> dict[str, float]:

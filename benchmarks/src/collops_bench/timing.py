@@ -150,7 +150,9 @@ def interleave_iterations(
 
 def timing_of_iterations(long: int, rounds: Sequence[dict[str, float]]) -> Timing:
     """Return the timing of an iteration from rounds of ``"wall"`` and ``"whole"``; see `interleave_iterations`."""
-    usable = [one for one in rounds if one["wall"] > 0] or [one | {"wall": one["whole"]} for one in rounds]
+    usable = [sample for sample in rounds if sample["wall"] > 0] or [
+        sample | {"wall": sample["whole"]} for sample in rounds
+    ]
     return _timing(long, usable)
 
 

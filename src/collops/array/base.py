@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
 
 import numpy as np
 
 from collops.array import fused, reductions
-from collops.array.numpy_functions import apply_function
+from collops.array.coefficients import Scalar
+from collops.array.numpy_functions import Function, apply_function
 from collops.array.operands import local_operand
 from collops.array.plans import ReductionPlan
 from collops.array.redistribute import check_copies
@@ -19,19 +20,19 @@ from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Any:
+def _direct(function: Callable[[LocalArray, Scalar], LocalArray]) -> Any:
     return lambda self, other: self._binary(function, other)
 
 
-def _reflected(function: Callable[[Any, Any], Any]) -> Any:
+def _reflected(function: Callable[[Scalar, LocalArray], LocalArray]) -> Any:
     return lambda self, other: self._binary(function, other, True)
 
 
-def _in_place(function: Callable[[Any, Any], Any]) -> Any:
+def _inplace(function: Callable[[LocalArray, LocalArray], LocalArray]) -> Any:
     return lambda self, other: self._in_place(function, other)
 
 
-def _unary_operator(function: Callable[[Any], Any]) -> Any:
+def _unary_operator(function: Callable[[LocalArray], LocalArray]) -> Any:
     return lambda self: self._unary(function)
 
 
@@ -60,12 +61,17 @@ class Array:
     _plan: ReductionPlan
     leaves: Any
     dtype: Any
+    astype: Any
+    gather: Any
+    redistribute: Any
     local_array: LocalArray
     arrays: Any
     shape: Any
     _like: Any
     _local_block: Any
     _unary: Any
+    _binary: Any
+    _in_place: Any
     _map: Any
     astype: Any
     gather: Any
@@ -74,20 +80,20 @@ class Array:
     __array_priority__ = 1000.0
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    __add__, __radd__, __iadd__ = _binary(operator.add), _reflected(operator.add), _in_place(operator.iadd)
-    __sub__, __rsub__, __isub__ = _binary(operator.sub), _reflected(operator.sub), _in_place(operator.isub)
-    __mul__, __rmul__, __imul__ = _binary(operator.mul), _reflected(operator.mul), _in_place(operator.imul)
-    __truediv__, __rtruediv__ = _binary(operator.truediv), _reflected(operator.truediv)
-    __itruediv__ = _in_place(operator.itruediv)
-    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _reflected(operator.floordiv)
-    __ifloordiv__ = _in_place(operator.ifloordiv)
-    __mod__, __rmod__, __imod__ = _binary(operator.mod), _reflected(operator.mod), _in_place(operator.imod)
-    __pow__, __rpow__, __ipow__ = _binary(operator.pow), _reflected(operator.pow), _in_place(operator.ipow)
-    __and__, __rand__, __iand__ = _binary(operator.and_), _reflected(operator.and_), _in_place(operator.iand)
-    __or__, __ror__, __ior__ = _binary(operator.or_), _reflected(operator.or_), _in_place(operator.ior)
-    __xor__, __rxor__, __ixor__ = _binary(operator.xor), _reflected(operator.xor), _in_place(operator.ixor)
-    __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
-    __lt__, __le__, __gt__, __ge__ = map(_binary, (operator.lt, operator.le, operator.gt, operator.ge))
+    __add__, __radd__, __iadd__ = _direct(operator.add), _reflected(operator.add), _inplace(operator.iadd)
+    __sub__, __rsub__, __isub__ = _direct(operator.sub), _reflected(operator.sub), _inplace(operator.isub)
+    __mul__, __rmul__, __imul__ = _direct(operator.mul), _reflected(operator.mul), _inplace(operator.imul)
+    __truediv__, __rtruediv__ = _direct(operator.truediv), _reflected(operator.truediv)
+    __itruediv__ = _inplace(operator.itruediv)
+    __floordiv__, __rfloordiv__ = _direct(operator.floordiv), _reflected(operator.floordiv)
+    __ifloordiv__ = _inplace(operator.ifloordiv)
+    __mod__, __rmod__, __imod__ = _direct(operator.mod), _reflected(operator.mod), _inplace(operator.imod)
+    __pow__, __rpow__, __ipow__ = _direct(operator.pow), _reflected(operator.pow), _inplace(operator.ipow)
+    __and__, __rand__, __iand__ = _direct(operator.and_), _reflected(operator.and_), _inplace(operator.iand)
+    __or__, __ror__, __ior__ = _direct(operator.or_), _reflected(operator.or_), _inplace(operator.ior)
+    __xor__, __rxor__, __ixor__ = _direct(operator.xor), _reflected(operator.xor), _inplace(operator.ixor)
+    __eq__, __ne__ = _direct(operator.eq), _direct(operator.ne)
+    __lt__, __le__, __gt__, __ge__ = map(_direct, (operator.lt, operator.le, operator.gt, operator.ge))
     __neg__, __pos__ = _unary_operator(operator.neg), _unary_operator(operator.pos)
     __abs__, __invert__ = _unary_operator(operator.abs), _unary_operator(operator.invert)
 
@@ -100,7 +106,9 @@ class Array:
             "call gather() on every rank, or use local_array for this rank's part"
         )
 
-    def __array_function__(self, function: Any, types: Any, args: Any, arguments: Any) -> Any:
+    def __array_function__(
+        self, function: Function, types: Iterable[type], args: Sequence[object], arguments: Mapping[str, object]
+    ) -> Any:
         """Apply a NumPy function such as ``numpy.sum``; raise UnsupportedTypeError for those that need all values."""
         return apply_function(self, function, args, arguments)
 
@@ -134,7 +142,7 @@ class Array:
 
     conjugate = conj
 
-    def fill(self, value: Any) -> None:
+    def fill(self, value: Scalar) -> None:
         """Set all elements to a number, in place. No messages."""
         for leaf in self.leaves:
             leaf._hold(local_operand(leaf, value))

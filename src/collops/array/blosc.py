@@ -10,10 +10,12 @@ from typing import Any
 import zarr
 from zarr.storage import LocalStore
 
+from collops.array.store import ZarrNode
+
 _LENGTH = slice(12, 16)  # in the header of a chunk: the size of the chunk in bytes, little-endian
 
 
-def guarded(array: Any) -> Any:
+def guarded(array: ZarrNode) -> ZarrNode:
     """Return an open Zarr array with a `BloscStore` if Blosc has written its files, else the array itself.
 
     Files of shards, which hold several chunks, are not compared.

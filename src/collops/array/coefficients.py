@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from collops.backend import engine_of
 from collops.errors import UnsupportedTypeError
 
-__all__ = ["Finite", "as_number"]
+__all__ = ["Coefficient", "Finite", "Scalar", "as_number"]
+
+Coefficient: TypeAlias = Any
+"""A factor of an array: a number, a 0-d array of an engine, a :class:`Quotient` or a :class:`Finite`."""
+
+Scalar: TypeAlias = Any
+"""A number, or a 0-d array of an engine."""
 
 _HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)
@@ -44,7 +50,7 @@ class Quotient(tuple):
         return Quotient((-factor, a, b))
 
 
-def quotient(a: Any, b: Any) -> Any:
+def quotient(a: Scalar, b: Scalar) -> Coefficient:
     """Return the coefficient ``a / b``: 0 where `b` is 0, and NaN where `b` is infinite.
 
     It is a number if both scalars are on the host. Otherwise the kernels of :func:`collops.array.axpby` divide, so that
@@ -72,7 +78,7 @@ def quotient(a: Any, b: Any) -> Any:
     return math.nan if math.isinf(divisor) else float(a) / divisor
 
 
-def finite(coefficient: Any) -> Any:
+def finite(coefficient: Coefficient) -> Coefficient:
     """Return a coefficient of :func:`quotient` that is 0 if it is not finite, like a :class:`Finite`.
 
     Examples
@@ -87,7 +93,7 @@ def finite(coefficient: Any) -> Any:
     return Finite(coefficient)
 
 
-def as_number(coefficient: Any) -> Any:
+def as_number(coefficient: Scalar) -> Scalar:
     """Return a coefficient on the host as a number; raise for lists and arrays, whose shape fits on some ranks only."""
     if isinstance(coefficient, _NUMBERS) or getattr(coefficient, "shape", None) == ():
         if not isinstance(coefficient, _NUMBERS):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype, check_byte_order
@@ -24,7 +24,7 @@ from collops.errors import LayoutError, type_name
 
 
 def from_global(
-    values: Any,
+    values: ArrayLike | LocalArray,
     layout: Layout | None = None,
     *,
     comm: Communicator | None = None,
@@ -91,7 +91,7 @@ def from_global(
 
 
 def _from_root(
-    values: Any,
+    values: ArrayLike | LocalArray | None,
     layout: Layout | None,
     comm: Communicator,
     root: int,
@@ -101,7 +101,7 @@ def _from_root(
     """Distribute a copy of the array of `root`; all ranks raise the error of the root."""
     global_array = None
 
-    def describe() -> Any:
+    def describe() -> list[object] | None:
         nonlocal global_array
         if comm.rank != root:
             return None
@@ -132,14 +132,14 @@ def _fitting(layout: Layout | None, shape: tuple[int, ...], comm: Communicator) 
     return layout
 
 
-def _array(values: Any) -> Any:
+def _array(values: ArrayLike | LocalArray) -> LocalArray:
     """Return array-like values as an array, without the different semantics of NumPy's subclasses."""
     if hasattr(values, "dtype") and not isinstance(values, np.ndarray):
         return values
     return find_engine("numpy").adopt(np.asanyarray(values))
 
 
-def _copied(part: Any, dtype: np.dtype | None, engine: Engine | str | None) -> Any:
+def _copied(part: LocalArray, dtype: np.dtype | None, engine: Engine | str | None) -> LocalArray:
     """Return a contiguous copy of an array of `engine`, or of its own engine."""
     current = engine_of(part)
     target = current if engine is None else find_engine(engine)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array.base import Array
+from collops.array.coefficients import Scalar
 from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
@@ -20,7 +21,7 @@ from collops.array.plans import as_layout
 from collops.array.random_numbers import child_seed, fill_random
 from collops.array.redistribute import compare_copies
 from collops.array.stacked import StackedArray
-from collops.backend import Engine, memory_of
+from collops.backend import Engine, LocalArray, memory_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.arguments import communicator_or_world
@@ -38,7 +39,7 @@ AnyArray = TypeVar("AnyArray", bound=Array)
 
 def zeros(
     layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
-) -> Any:
+) -> Array:
     """Return an array of zeros.
 
     Like all functions that make arrays, collective at the first use of a process grid or mask on `comm`.
@@ -73,7 +74,7 @@ def zeros(
 
 def ones(
     layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
-) -> Any:
+) -> Array:
     """Return an array of ones; parameters as for :func:`zeros`.
 
     Examples
@@ -88,7 +89,7 @@ def ones(
 
 def empty(
     layout: Place, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64, engine: AnyEngine = None
-) -> Any:
+) -> Array:
     """Return an uninitialised array; parameters as for :func:`zeros`.
 
     Examples
@@ -105,12 +106,12 @@ def empty(
 
 def full(
     layout: Place,
-    value: Any,
+    value: Scalar,
     *,
     comm: Communicator | None = None,
     dtype: DTypeLike | None = None,
     engine: AnyEngine = None,
-) -> Any:
+) -> Array:
     """Return an array filled with a number, whose dtype is the default; other parameters as for :func:`zeros`.
 
     Examples
@@ -132,7 +133,7 @@ def random(
     comm: Communicator | None = None,
     dtype: DTypeLike = np.float64,
     engine: AnyEngine = None,
-) -> Any:
+) -> Array:
     """Return random numbers: the same global array for any number of ranks, any layout and any engine.
 
     Parameters
@@ -169,7 +170,7 @@ def random(
     element = as_dtype(dtype)
     stacked = isinstance(layout, StackedLayout)
 
-    def make(chosen: Engine, part: Layout, rank: int, number: int) -> Any:
+    def make(chosen: Engine, part: Layout, rank: int, number: int) -> LocalArray:
         return fill_random(chosen, part, rank, element, kind, child_seed(seed, number) if stacked else seed)
 
     return _compared(_new_array(layout, comm, engine, element, make), seed)
@@ -213,7 +214,7 @@ def ones_like(x: AnyArray, dtype: DTypeLike | None = None) -> AnyArray:
     return _filled_like("ones", x, dtype)
 
 
-def full_like(x: AnyArray, value: Any, dtype: DTypeLike | None = None) -> AnyArray:
+def full_like(x: AnyArray, value: Scalar, dtype: DTypeLike | None = None) -> AnyArray:
     """Return a filled array with the layout, engine and (by default) dtype of `x`. No messages.
 
     Examples
@@ -227,7 +228,7 @@ def full_like(x: AnyArray, value: Any, dtype: DTypeLike | None = None) -> AnyArr
     return _compared(_filled_like("full", x, dtype, value), value)
 
 
-def where(condition: Any, x: Any, y: Any) -> Any:
+def where(condition: Array, x: Array | Scalar, y: Array | Scalar) -> Array:
     """Return elements of `x` where `condition` is true, and of `y` elsewhere. No messages.
 
     Parameters
@@ -280,25 +281,27 @@ def check_memory(layout: Layout, dtype: np.dtype, engine: Engine) -> None:
         )
 
 
-def _check_number(value: Any) -> None:
+def _check_number(value: Scalar) -> None:
     """Raise for arrays with axes, which fit the parts of some ranks only, and for values that are not numbers."""
     plain = 0 if hasattr(value, "ndim") else np.asarray(value)  # a scalar on a device is not copied to the host
     if np.ndim(plain) or getattr(value, "ndim", 0) or np.asarray(plain).dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"the value of an array's elements must be a number, not {type(value).__qualname__}")
 
 
-def _compared(x: Any, number: Any) -> Any:
+def _compared(x: AnyArray, number: Scalar) -> AnyArray:
     """Return an array filled from a number, which is compared under ``COLLOPS_CHECK``, and so are the copies."""
     agree_on_numbers(x, number)
     compare_copies(x, groups=True)
     return x
 
 
-def _filled(name: str, layout: Any, comm: Communicator | None, dtype: DTypeLike, engine: Any, *value: Any) -> Any:
+def _filled(
+    name: str, layout: Place, comm: Communicator | None, dtype: DTypeLike, engine: AnyEngine, *value: Scalar
+) -> Array:
     """Return the array made by a function of the engine's namespace, such as ``zeros``."""
     kind = as_dtype(dtype)
 
-    def make(chosen: Engine, part: Layout, rank: int, _: int) -> Any:
+    def make(chosen: Engine, part: Layout, rank: int, _: int) -> LocalArray:
         return getattr(chosen.xp, name)(part.local_shape(rank), *value, chosen.dtype(kind))
 
     return _new_array(layout, comm, engine, kind, make)
@@ -309,7 +312,7 @@ def _new_array(
     comm: Communicator | None,
     engine: AnyEngine,
     dtype: np.dtype,
-    make: Callable[[Engine, Layout, int, int], Any],
+    make: Callable[[Engine, Layout, int, int], LocalArray],
     number: int = 0,
 ) -> Any:
     """Return the array whose local array is ``make(engine, layout, rank, leaf_number)``."""
@@ -326,7 +329,7 @@ def _new_array(
     return DistributedArray._uncompared(layout, comm, make(chosen, layout, comm.rank, number))
 
 
-def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, engine: Engine) -> StackedArray:
+def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, engine: Engine) -> Array:
     """Return an uninitialised array whose parts follow each other in memory, so that kernels take them as one array.
 
     They are kept apart where a part would not begin at the start of a line of a cache.
@@ -344,7 +347,7 @@ def _in_one_block(layout: StackedLayout, comm: Communicator, dtype: np.dtype, en
     return stack
 
 
-def _filled_like(name: str, x: Any, dtype: DTypeLike | None, *value: Any) -> Any:
+def _filled_like(name: str, x: AnyArray, dtype: DTypeLike | None, *value: Scalar) -> AnyArray:
     if isinstance(x, StackedArray):
         return x._like([_filled_like(name, part, dtype, *value) for part in x.arrays])
     if not isinstance(x, DistributedArray):

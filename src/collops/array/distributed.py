@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from collops.array import plot
 from collops.array.base import Array
+from collops.array.coefficients import Scalar
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
@@ -82,7 +83,7 @@ class DistributedArray(Array):
     layout: Layout
     comm: Communicator
     engine: Engine
-    local_array: Any
+    local_array: LocalArray
     _plan: ReductionPlan
 
     def __init__(self, layout: Layout, comm: Communicator, local_array: LocalArray) -> None:
@@ -129,7 +130,7 @@ class DistributedArray(Array):
         array.layout, array._plan = layout, reduction_plan(layout, self.comm)
         return array
 
-    def _hold(self, value: Any) -> Self:
+    def _hold(self, value: LocalArray) -> Self:
         """Copy `value` to the local array; if the engine is not mutable, replace the local array by it."""
         if value is not self.local_array:
             self.local_array = self.engine.put(self.local_array, ..., value)
@@ -141,7 +142,7 @@ class DistributedArray(Array):
         return (self,)
 
     @property
-    def _local_block(self) -> Any:
+    def _local_block(self) -> LocalArray:
         """All elements of this rank as one array of the engine."""
         return self.local_array
 
@@ -177,7 +178,9 @@ class DistributedArray(Array):
 
     # Element by element: no messages
 
-    def _binary(self, function: Callable[[Any, Any], Any], other: Any, reflected: bool = False) -> Any:
+    def _binary(
+        self, function: Callable[[LocalArray, LocalArray], LocalArray], other: Array | Scalar, reflected: bool = False
+    ) -> Self:
         if other.__class__ is DistributedArray:
             if other.layout is not self.layout or other.comm is not self.comm or other.engine is not self.engine:
                 check_alike(self, other)
@@ -190,16 +193,16 @@ class DistributedArray(Array):
             return self._like(function(other, self.local_array))
         return self._like(function(self.local_array, other))
 
-    def _unary(self, function: Callable[[Any], Any]) -> Self:
+    def _unary(self, function: Callable[[LocalArray], LocalArray]) -> Self:
         return self._like(function(self.local_array))
 
-    def _map(self, function: Callable[..., Any], *others: Any) -> Any:
+    def _map(self, function: Callable[..., LocalArray], *others: Array | Scalar) -> Self:
         operands = [local_operand(self, other) for other in others]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
         return self._like(function(self.local_array, *operands))
 
-    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+    def _in_place(self, function: Callable[[LocalArray, LocalArray], LocalArray], other: Array | Scalar) -> Self:
         if other.__class__ is not float or self.comm.calls is not None:
             other = local_operand(self, other)
             if other is NotImplemented:
@@ -211,7 +214,7 @@ class DistributedArray(Array):
             raise UnsupportedTypeError(f"a result of {value.dtype} does not fit into an array of {self.dtype}")
         return self._hold(value)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **arguments: Any) -> Any:
         """Apply a NumPy ufunc element by element: ``numpy.sin(x)``, ``numpy.add(x, y, out=z, where=mask)``.
 
         Raises
@@ -232,7 +235,7 @@ class DistributedArray(Array):
         targets = tuple(None if out is None else local_operand(self, out) for out in outs)
         if self.engine.mutable and any(out is not None for out in outs):
             arguments["out"] = targets[0] if ufunc.nout == 1 else targets
-        result: Any = function(*operands, **arguments)
+        result: LocalArray | tuple[LocalArray, ...] = function(*operands, **arguments)
         results = (result,) if ufunc.nout == 1 else result
         # A kernel may have written to the local array of `out` already.
         stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
@@ -323,7 +326,7 @@ class DistributedArray(Array):
         target = self.engine.xp.empty(plan.shape, self.local_array.dtype)
         return self._in_layout(plan.extended, plan.fill(self.local_array, target))
 
-    def gather(self, root: int | None = None) -> Any:
+    def gather(self, root: int | None = None) -> LocalArray:
         """Return the global array, in the engine's memory. Collective: at most one message, none if replicated.
 
         If the groups of a mask have independent values (:attr:`Layout.has_group_values`), each rank gets the array of

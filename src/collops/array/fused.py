@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from collops.array.coefficients import Coefficient, Scalar
 from collops.array.dtypes import accumulator, real_of
 from collops.array.kernels import kernels_for
-from collops.array.operands import agree_on_numbers, check_alike
+from collops.array.operands import GlobalArray, agree_on_numbers, check_alike
 from collops.array.redistribute import compare_copies
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
@@ -20,9 +21,11 @@ from collops.errors import UnsupportedTypeError
 __all__ = ["Square", "sums_squares"]
 
 Array = TypeVar("Array", bound=Any)
+LocalPairs: TypeAlias = list[tuple[LocalArray, LocalArray]]
+"""Pairs of local arrays whose inner products add up to a part of a square; see :class:`Square`."""
 
 
-def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array:
+def axpby(a: Coefficient, x: Array, b: Coefficient, y: Array, out: Array | None = None) -> Array:
     """Return ``a * x + b * y``, computed in one pass over memory. No messages.
 
     Parameters
@@ -74,7 +77,7 @@ def axpby(a: Any, x: Array, b: Any, y: Array, out: Array | None = None) -> Array
     return out if value is out.local_array else out._hold(value)
 
 
-def shared(value: Any, comm: Communicator) -> Any:
+def shared(value: LocalArray, comm: Communicator) -> LocalArray:
     """Return a replicated plain array for use with local data. No message.
 
     With the engine `jax`, the cotangent of `value` is the sum of the cotangents of all ranks, so that every rank gets
@@ -98,14 +101,16 @@ def shared(value: Any, comm: Communicator) -> Any:
     return engine_of(value).replicated_operand(value, comm)
 
 
-def _replicated(coefficient: Any, x: Any) -> Any:
+def _replicated(coefficient: Coefficient, x: GlobalArray) -> Coefficient:
     """Return a replicated coefficient for use with this rank's part of `x`."""
     if isinstance(coefficient, tuple):
         return type(coefficient)(_replicated(part, x) for part in coefficient)
     return x.engine.replicated_operand(coefficient, x._plan.communicator)
 
 
-def _axpby_stacked(a: Any, x: Any, b: Any, y: Any, out: Any) -> Any:
+def _axpby_stacked(
+    a: Coefficient, x: GlobalArray, b: Coefficient, y: GlobalArray, out: GlobalArray | None
+) -> GlobalArray:
     # If calls are checked, all ranks process the parts one by one, so that they compare coefficients equally often.
     if out is not None and x.comm.calls is None and (blocks := _wholes(x, y, out)) is not None:
         kernels_for(x.engine).axpby(a, blocks[0], b, *blocks[1:])
@@ -124,9 +129,9 @@ class Square(tuple[Any, Any]):
     pairs the first array has partial sums of a kernel, and the second is ``None``.
     """
 
-    parts: Sequence[tuple[Any, Any]] | None = None
+    parts: Sequence[tuple[LocalArray, LocalArray]] | None = None
 
-    def __new__(cls, array: Any, parts: Sequence[tuple[Any, Any]] | None = None) -> Square:
+    def __new__(cls, array: GlobalArray, parts: LocalPairs | None = None) -> Square:
         """Keep `parts` only if they avoid reading the array, and this rank's sums include all of it."""
         square = super().__new__(cls, (array, array))
         if parts is not None and any(y is None for _, y in parts) and all(array._plan.counted):
@@ -134,12 +139,12 @@ class Square(tuple[Any, Any]):
         return square
 
 
-def sums_squares(array: Any) -> bool:
+def sums_squares(array: GlobalArray | None) -> bool:
     """Return whether kernels that write such an array also sum its squares, so that it need not be read again."""
     return array is not None and hasattr(kernels_for(array.engine), "axpby_and_squares") and array.dtype.kind == "f"
 
 
-def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Array, Square]:
+def axpby_and_square(a: Coefficient, x: Array, b: Coefficient, y: Array, out: Array) -> tuple[Array, Square]:
     """Combine as :func:`axpby` does, and begin the square of the result. No messages.
 
     On devices with real arrays this is one pass over memory. Parameters and errors as for :func:`axpby`.
@@ -173,14 +178,14 @@ def axpby_and_square(a: Any, x: Array, b: Any, y: Array, out: Array) -> tuple[Ar
     return out, Square(out, [(squares, None)])
 
 
-def _wholes(*arrays: Any) -> list[Any] | None:
+def _wholes(*arrays: GlobalArray) -> list[LocalArray] | None:
     """Return, for each array, the array with all elements of this rank; ``None`` if one of them has no such array."""
     blocks = [array._local_block for array in arrays]
     return None if any(array is None for array in blocks) else blocks
 
 
 def update_solution_and_direction(
-    x: Array, length: Any, direction: Array, ratio: Any, gradient: Array
+    x: Array, length: Coefficient, direction: Array, ratio: Coefficient, gradient: Array
 ) -> tuple[Array, Array]:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``. No messages.
 
@@ -219,7 +224,7 @@ def update_solution_and_direction(
     return x, direction
 
 
-def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
+def dots(*pairs: tuple[Array, Array]) -> tuple[Scalar, ...]:
     """Return the inner product of each pair, the first argument conjugated. Collective: one allreduce for all of them.
 
     Parameters
@@ -251,7 +256,7 @@ def dots(*pairs: tuple[Array, Array]) -> tuple[Any, ...]:
     return _dots(pairs, True)
 
 
-def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
+def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Scalar, ...]]:
     """Begin the message of :func:`dots`, and return the function that waits for it and returns the inner products.
 
     The arrays may be changed at once. Messages overlap with other work as described under
@@ -274,28 +279,28 @@ def start_dots(*pairs: tuple[Array, Array]) -> Callable[[], tuple[Any, ...]]:
     return _of_groups(pairs, True, engine, lambda ranks, values: ranks.start_allreduce(values, out=values))
 
 
-def dot(x: Array, y: Array) -> Any:
+def dot(x: Array, y: Array) -> Scalar:
     """Return the sum of ``x * y``, without conjugation. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
         _compare_copies(x, y)
     return _dots(((x, y),), False)[0]
 
 
-def vdot(x: Array, y: Array) -> Any:
+def vdot(x: Array, y: Array) -> Scalar:
     """Return the sum of ``conj(x) * y``. Collective: one scalar allreduce, none if replicated."""
     if x.comm.calls is not None:
         _compare_copies(x, y)
     return _dots(((x, y),), True)[0]
 
 
-def _compare_copies(x: Any, y: Any) -> None:
+def _compare_copies(x: GlobalArray, y: GlobalArray) -> None:
     """Compare the copies of arrays of one layout."""
     _checked(((x, y),))
     compare_copies(x)
     compare_copies(y)
 
 
-def divide(a: Any, b: Any) -> Any:
+def divide(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a / b`` of 0-d arrays or numbers; 0 if `b` is 0, NaN if it is infinite. One kernel on devices.
 
     Parameters
@@ -315,7 +320,7 @@ def divide(a: Any, b: Any) -> Any:
     return kernels_for(engine).divide(a, b)
 
 
-def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+def square_of_sum(ww: Scalar, wq: Scalar, qq: Scalar, beta: tuple[float, Scalar, Scalar]) -> Scalar:
     """Return the square of ``w + beta q`` from inner products of w and q; one kernel on devices. No messages.
 
     Parameters
@@ -335,7 +340,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return kernels_for(engine_of(ww)).square_of_sum(ww, wq, qq, beta)
 
 
-def _checked(pairs: tuple[tuple[Any, Any], ...]) -> Engine | None:
+def _checked(pairs: tuple[tuple[GlobalArray, GlobalArray], ...]) -> Engine | None:
     """Return the engine of the first pair; raise an error unless the arrays of each pair have one layout and engine."""
     for x, y in pairs:
         if not hasattr(x, "leaves"):
@@ -345,7 +350,7 @@ def _checked(pairs: tuple[tuple[Any, Any], ...]) -> Engine | None:
     return pairs[0][0].engine if pairs else None
 
 
-def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
+def _dots(pairs: tuple[tuple[GlobalArray, GlobalArray], ...], conjugate: bool) -> tuple[Scalar, ...]:
     engine = _checked(pairs)
     if engine is None:
         return ()
@@ -365,11 +370,11 @@ def _dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...
 
 
 def _of_groups(
-    pairs: tuple[tuple[Any, Any], ...],
+    pairs: tuple[tuple[GlobalArray, GlobalArray], ...],
     conjugate: bool,
     engine: Engine,
-    reduce: Callable[[Communicator, Any], Callable[[], Any]],
-) -> Callable[[], tuple[Any, ...]]:
+    reduce: Callable[[Communicator, LocalArray], Callable[[], LocalArray]],
+) -> Callable[[], tuple[Scalar, ...]]:
     """Return a function that returns the inner products, with one message for each kind of group.
 
     ``reduce(communicator, values)`` returns the function that returns the sum over the ranks.
@@ -380,15 +385,15 @@ def _of_groups(
     by_ranks: dict[Communicator | None, list[int]] = {}
     for number, (x, _) in enumerate(pairs):
         by_ranks.setdefault(x._plan.communicator, []).append(number)
-    sums: list[tuple[list[int], Callable[[], Any]]] = []
+    sums: list[tuple[list[int], Callable[[], LocalArray]]] = []
     for communicator, numbers in by_ranks.items():
         dtype = _common(tuple(dtypes[number] for number in numbers))
         jobs = [_local_pairs(pairs[number]) for number in numbers]
         part = kernels_for(engine).dots(jobs, dtype, conjugate)
         sums.append((numbers, partial(tuple, part) if communicator is None else reduce(communicator, part)))
 
-    def finish() -> tuple[Any, ...]:
-        values: list[Any] = [None] * len(pairs)
+    def finish() -> tuple[Scalar, ...]:
+        values: list[Scalar] = [None] * len(pairs)
         for numbers, total in sums:
             for number, value in zip(numbers, total(), strict=True):
                 values[number] = _as(value, dtypes[number])
@@ -397,21 +402,21 @@ def _of_groups(
     return finish
 
 
-def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...]:
+def _traced_dots(pairs: tuple[tuple[GlobalArray, GlobalArray], ...], conjugate: bool) -> tuple[Scalar, ...]:
     """Implement :func:`_dots` for JAX, with derivatives.
 
     Each leaf is summed over the ranks that it is split over, with one message for each kind of group. A replicated leaf
     needs none, and every rank has its whole cotangent.
     """
     engine = pairs[0][0].engine
-    by_ranks: dict[Communicator | None, list[tuple[int, Any]]] = {}
+    by_ranks: dict[Communicator | None, list[tuple[int, Scalar]]] = {}
     for number, (x, y) in enumerate(pairs):
         if x.engine is not engine:
             raise UnsupportedTypeError("the pairs of dots must be of one engine")
         for a, b in zip(x.leaves, y.leaves, strict=True):
             value = kernels_for(engine).dot(a.local_array, b.local_array, conjugate)
             by_ranks.setdefault(a._plan.communicator, []).append((number, value))
-    totals: list[Any] = [0] * len(pairs)
+    totals: list[Scalar] = [0] * len(pairs)
     for communicator, parts in by_ranks.items():
         values: Any = [value for _, value in parts]
         if communicator is not None:
@@ -421,7 +426,7 @@ def _traced_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[A
     return tuple(totals)
 
 
-def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any, ...] | None:
+def _like_dots(pairs: tuple[tuple[GlobalArray, GlobalArray], ...], conjugate: bool) -> tuple[Scalar, ...] | None:
     """Implement :func:`_dots` for whole arrays of one real dtype and communicator; return None for others.
 
     This is the fast path of most iterations.
@@ -451,7 +456,7 @@ def _like_dots(pairs: tuple[tuple[Any, Any], ...], conjugate: bool) -> tuple[Any
     return tuple(values if communicator is None else communicator.allreduce(values, out=values))
 
 
-def _local_pairs(pair: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
+def _local_pairs(pair: tuple[GlobalArray, GlobalArray]) -> Sequence[tuple[LocalArray, LocalArray]]:
     """Return the pairs of local arrays that contribute to this rank's sum."""
     x, y = pair
     return getattr(pair, "parts", None) or [
@@ -461,7 +466,7 @@ def _local_pairs(pair: tuple[Any, Any]) -> Sequence[tuple[Any, Any]]:
     ]
 
 
-def _dot_dtype(x: Any, y: Any, conjugate: bool) -> np.dtype:
+def _dot_dtype(x: GlobalArray, y: GlobalArray, conjugate: bool) -> np.dtype:
     """Return the dtype of the inner product, the same on ranks without elements."""
     pairs = tuple((a.dtype, b.dtype) for a, b in zip(x.leaves, y.leaves, strict=True))
     return _product_dtype(pairs, conjugate and x is y)
@@ -478,7 +483,7 @@ def _common(dtypes: tuple[np.dtype, ...]) -> np.dtype:
     return np.result_type(*dtypes)
 
 
-def _as(value: Any, dtype: np.dtype) -> Any:
+def _as(value: Scalar, dtype: np.dtype) -> Scalar:
     if value.dtype == dtype:
         return value
     return (value.real if dtype.kind != "c" else value).astype(dtype)

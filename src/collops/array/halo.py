@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
 
 from collops.array.layout import Layout
 from collops.array.layout_arguments import Shape, integers
@@ -71,7 +70,7 @@ class HaloPlan:
         self._return = ExchangePlan(comm, back, home, travels=moves.travels)
         self._outside = [] if periodic else list(self._beyond_the_ends())
 
-    def fill(self, source: LocalArray, target: LocalArray) -> Any:
+    def fill(self, source: LocalArray, target: LocalArray) -> LocalArray:
         """Return the local array `target`, with a halo, filled from `source`, without one.
 
         Collective: one exchange.
@@ -82,7 +81,7 @@ class HaloPlan:
             target = engine.put(target, box, 0)
         return exchange.finish(target)
 
-    def add_back(self, source: LocalArray, target: LocalArray) -> Any:
+    def add_back(self, source: LocalArray, target: LocalArray) -> LocalArray:
         """Return the local array `target`, each element the sum of its copies in halos: the adjoint of :meth:`fill`.
 
         Collective: one exchange.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from collops.array.creation import check_memory
 from collops.array.distributed import DistributedArray
 from collops.array.layout import Layout
-from collops.backend import engine, engine_of
+from collops.array.operands import GlobalArray
+from collops.backend import Engine, LocalArray, engine, engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.arguments import communicator_or_world
@@ -85,7 +86,7 @@ class IndexScatter(OnTransport):
         self._direct = not comm.allreduce(np.array(not self._points.unique, np.int8), "max")
         nroots = source.local_size(comm.rank) if isinstance(source, Layout) else source
         self.forest = StarForest(comm, nroots, places if self._direct else None, ranks, indices, **options)
-        self._moves: dict[Any, Any] = {}
+        self._moves: dict[tuple[bool, str, np.dtype, Engine], Callable[[LocalArray, LocalArray], LocalArray]] = {}
 
     @classmethod
     def to_all(cls, layout: Layout, *, comm: Communicator | None = None, **options: Any) -> IndexScatter:
@@ -105,7 +106,9 @@ class IndexScatter(OnTransport):
         everything = np.arange(layout.size if comm.rank == 0 else 0)
         return cls(layout, everything, len(everything), everything, comm=comm, **options)
 
-    def forward(self, x: Any, out: Any, op: str = "replace") -> Any:
+    def forward(
+        self, x: DistributedArray | LocalArray, out: DistributedArray | LocalArray, op: str = "replace"
+    ) -> DistributedArray | LocalArray:
         """Move values of the source to the target. Collective: one neighbour exchange.
 
         Parameters
@@ -135,7 +138,9 @@ class IndexScatter(OnTransport):
         slots = self.forest.bcast(source, engine_of(source).xp.empty(self._points.size, source.dtype))
         return _result(out, target, self._move(slots, self._slots, op, target, self._points))
 
-    def reverse(self, y: Any, out: Any, op: str = "replace") -> Any:
+    def reverse(
+        self, y: DistributedArray | LocalArray, out: DistributedArray | LocalArray, op: str = "replace"
+    ) -> DistributedArray | LocalArray:
         """Move values of the target back to the source, ``out[source_indices[k]] = y[target_indices[k]]``. Collective.
 
         Arguments and errors as for :meth:`forward`, with source and target exchanged. A replicated source is a
@@ -156,7 +161,9 @@ class IndexScatter(OnTransport):
         """Free the memory and the requests of the forest. Collective."""
         self.forest.free()
 
-    def _move(self, source_array: Any, source: Index, op: str, target_array: Any, target: Index) -> Any:
+    def _move(
+        self, source_array: LocalArray, source: Index, op: str, target_array: LocalArray, target: Index
+    ) -> LocalArray:
         """Move values between the leaves of the forest and their elements."""
         engine = engine_of(source_array)
         key = (source is self._slots, op, source_array.dtype, engine)
@@ -168,7 +175,13 @@ class IndexScatter(OnTransport):
         return f"<IndexScatter from {self.source} to {self.target}>"
 
 
-def _checked_pairs(comm: Communicator, source: End, from_indices: Any, target: End, to_indices: Any) -> np.ndarray:
+def _checked_pairs(
+    comm: Communicator,
+    source: End,
+    from_indices: Sequence[int] | np.ndarray | None,
+    target: End,
+    to_indices: Sequence[int] | np.ndarray | None,
+) -> np.ndarray:
     """Return the pairs of this rank, one a row: its number, the index in the source and the index in the target."""
     for end, what in ((source, "source"), (target, "target")):
         if isinstance(end, Layout):
@@ -213,7 +226,7 @@ def _at_targets(
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
 
 
-def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
+def _indices(end: End, indices: Sequence[int] | np.ndarray | None, rank: int, name: str) -> np.ndarray:
     if indices is None:
         if not isinstance(end, Layout):
             return np.arange(end)
@@ -224,14 +237,14 @@ def _indices(end: End, indices: Any, rank: int, name: str) -> np.ndarray:
     return as_indices(indices, name, name.replace("_indices", " element"), size)
 
 
-def _check_layout(layout: Any, comm: Communicator) -> None:
+def _check_layout(layout: object, comm: Communicator) -> None:
     if not isinstance(layout, Layout) or layout.ranks != comm.size:
         raise LayoutError(f"expected the layout of the whole array on {comm.size} ranks, not {layout!r}")
     # Rank 0 lists all elements.
     check_memory(Layout.replicated(layout.size, comm.size), np.dtype(np.int64), engine("numpy"))
 
 
-def _flat(array: Any, end: End, what: str) -> Any:
+def _flat(array: GlobalArray | LocalArray, end: End, what: str) -> LocalArray:
     """Return the local values of one end as a flat array, a view if the engine has views."""
     if isinstance(end, Layout):
         if not isinstance(array, DistributedArray):
@@ -250,7 +263,9 @@ def _flat(array: Any, end: End, what: str) -> Any:
     return array.reshape(-1)
 
 
-def _result(out: Any, target: Any, result: Any) -> Any:
+def _result(
+    out: DistributedArray | LocalArray, target: LocalArray, result: LocalArray
+) -> DistributedArray | LocalArray:
     """Return the array that was given for the result; in place of a plain one that cannot be written to, a new one."""
     if not isinstance(out, DistributedArray):
         return result

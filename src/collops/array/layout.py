@@ -11,7 +11,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, SupportsIndex
@@ -41,18 +41,18 @@ from collops.comm.agreement import collective_values
 from collops.comm.arguments import checked_communicator
 from collops.errors import LayoutError
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+_interned: weakref.WeakValueDictionary[tuple[Hashable, ...], Any] = weakref.WeakValueDictionary()
 _interning = threading.Lock()
 
 
 class _Interned:
     """Immutable objects that are identical if their keys, the arguments of the class in normal form, are equal."""
 
-    _key: tuple[Any, ...]
+    _key: tuple[Hashable, ...]
     _complete: Callable[..., None]  # sets the attributes of a new object
 
     @classmethod
-    def _with_key(cls, *key: Any) -> Self:
+    def _with_key(cls, *key: Hashable) -> Self:
         with _interning:
             layout = _interned.get((cls, key))
             if layout is None:
@@ -62,12 +62,12 @@ class _Interned:
                 _interned[cls, key] = layout
         return layout
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if "_key" not in vars(self):
             return super().__setattr__(name, value)
         raise AttributeError(f"layouts are immutable: cannot set {name!r}; make a new layout")
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Hashable, ...]]:
         return type(self), self._key
 
     def __repr__(self) -> str:
@@ -276,7 +276,7 @@ class Layout(_Interned):
 
     @classmethod
     def _from_local(
-        cls, local_shape: Callable[[], Any], comm: Communicator, axis: int, mask: Integers | None
+        cls, local_shape: Callable[[], Sequence[int]], comm: Communicator, axis: int, mask: Integers | None
     ) -> Layout:
         """Implement :meth:`from_local` for the result of ``local_shape()``."""
         shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), local_shape)]
@@ -410,7 +410,7 @@ class Layout(_Interned):
 
     @cached_property
     def _representatives(self) -> frozenset[int]:
-        first: dict[Any, int] = {}
+        first: dict[Hashable, int] = {}
         for rank, group in enumerate(self.mask or (0,) * self.ranks):
             first.setdefault((group, self._block_number(rank)), rank)
         return frozenset(first.values())

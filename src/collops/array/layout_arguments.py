@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from collections.abc import Hashable, Iterable, Sequence
+from typing import SupportsIndex, TypeAlias
 
 from collops.errors import LayoutError
 
@@ -125,9 +125,9 @@ def normal_mask(mask: Integers | None, ranks: int) -> Extents | None:
     return groups if max(groups) > 0 else None
 
 
-def numbered(keys: Iterable[Any]) -> Extents:
+def numbered(keys: Iterable[Hashable]) -> Extents:
     """Return a number for each key, counted from 0 in the order of first appearance."""
-    numbers: dict[Any, int] = {}
+    numbers: dict[Hashable, int] = {}
     return tuple(numbers.setdefault(key, len(numbers)) for key in keys)
 
 

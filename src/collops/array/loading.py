@@ -15,7 +15,7 @@ from collops.array.distributed import DistributedArray
 from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout, StackedLayout
 from collops.array.stacked import StackedArray
-from collops.array.store import VERSION, open_node
+from collops.array.store import VERSION, ZarrNode, open_node
 from collops.backend import Engine
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
@@ -26,7 +26,7 @@ from collops.errors import ARGUMENT_ERRORS, CollopsError, InputError, LayoutErro
 
 def load(
     path: str | PathLike[str],
-    layout: Layout | StackedLayout | Mapping[str, Any] | None = None,
+    layout: Layout | StackedLayout | Mapping[str, object] | None = None,
     *,
     comm: Communicator | None = None,
     engine: Engine | str | None = None,
@@ -87,7 +87,7 @@ def load(
     return _wrapped(result, comm)
 
 
-def _read(node: Any, layout: Any, comm: Communicator, engine: Engine) -> Any:
+def _read(node: ZarrNode, layout: Any, comm: Communicator, engine: Engine) -> Any:
     """Return layouts and this rank's values, nested like the store. Sends no messages, so that one check suffices."""
     import zarr
 

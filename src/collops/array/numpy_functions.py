@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from collops.array.operands import GlobalArray
 from collops.errors import UnsupportedTypeError
 
 Function: TypeAlias = Any
@@ -91,7 +92,7 @@ _INSTEAD: Mapping[str, str] = {
 _host = np.empty(0)
 
 
-def apply_function(array: Any, function: Function, args: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+def apply_function(array: GlobalArray, function: Function, args: Sequence[Any], arguments: Mapping[str, object]) -> Any:
     """Return the result of a function of NumPy for `array` and others.
 
     Raises UnsupportedTypeError, with the equivalent call of this package if there is one. NumPy would otherwise convert

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from collops.array.layout import StackedLayout
-from collops.backend import engine_of, is_traced
+from collops.array.coefficients import Coefficient, Scalar
+from collops.array.layout import Layout, StackedLayout
+from collops.backend import LocalArray, engine_of, is_traced
 from collops.errors import LayoutError, UnsupportedTypeError
 
 __all__ = ["agree_on_numbers", "check_alike", "check_engine", "way_to"]
 
+GlobalArray: TypeAlias = Any
+"""A :class:`DistributedArray` or :class:`StackedArray`, in the modules that their classes import."""
+
 _NUMBERS = (bool, int, float, complex, np.generic)
 
 
-def check_alike(x: Any, y: Any) -> None:
+def check_alike(x: GlobalArray, y: GlobalArray) -> None:
     """Raise unless `y` is a distributed array with the layout, the communicator and the engine of `x`."""
     if not hasattr(y, "leaves"):
         raise UnsupportedTypeError(
@@ -36,7 +40,9 @@ def check_alike(x: Any, y: Any) -> None:
         )
 
 
-def way_to(source: Any, target: Any, array: str = "x", layout: str = "y.layout") -> str:
+def way_to(
+    source: Layout | StackedLayout, target: Layout | StackedLayout, array: str = "x", layout: str = "y.layout"
+) -> str:
     """Return advice, for the end of an error message, to convert an array from layout `source` to `target`.
 
     `array` and `layout` are the names of both in the program of the user. Every call in the text succeeds.
@@ -61,7 +67,7 @@ def way_to(source: Any, target: Any, array: str = "x", layout: str = "y.layout")
     return f"their shapes differ: {moved}" + ("" if reshaped is target else f".redistribute({layout})")
 
 
-def _way_to_stack(source: Any, target: Any, array: str, layout: str) -> str:
+def _way_to_stack(source: Layout | StackedLayout, target: Layout | StackedLayout, array: str, layout: str) -> str:
     """Return the advice of :func:`way_to` where one of the layouts belongs to a stacked array."""
     if not (isinstance(source, StackedLayout) and isinstance(target, StackedLayout)):
         return "a stacked array fits stacked arrays only: combine its parts one by one"
@@ -83,7 +89,7 @@ def _way_to_stack(source: Any, target: Any, array: str, layout: str) -> str:
     )
 
 
-def scalar_operand(x: Any, other: Any) -> Any:
+def scalar_operand(x: GlobalArray, other: Scalar) -> Scalar:
     """Return `other` as a number to combine with `x`; ``NotImplemented`` if it is neither a number nor an array."""
     if isinstance(other, _NUMBERS):
         return other
@@ -102,7 +108,7 @@ def scalar_operand(x: Any, other: Any) -> Any:
     return engine_of(other).adopt(other)[()] if isinstance(other, np.ndarray) else other
 
 
-def check_engine(x: Any, other: Any) -> None:
+def check_engine(x: GlobalArray, other: Scalar) -> None:
     """Raise UnsupportedTypeError unless a plain array or scalar of a package can be combined with parts of `x`.
 
     Arrays of its own engine can, and arrays of NumPy, whose values the host can read at any time.
@@ -116,7 +122,7 @@ def check_engine(x: Any, other: Any) -> None:
         )
 
 
-def local_operand(x: Any, other: Any) -> Any:
+def local_operand(x: GlobalArray, other: GlobalArray | Scalar) -> LocalArray | Scalar:
     """Return the local array of `other`, or the number `other`, for an operation with ``x.local_array``."""
     if hasattr(other, "local_array"):
         check_alike(x, other)
@@ -127,7 +133,7 @@ def local_operand(x: Any, other: Any) -> Any:
     return x.engine.replicated_operand(number, x._plan.communicator)
 
 
-def agree_on_numbers(x: Any, *numbers: Any) -> None:
+def agree_on_numbers(x: GlobalArray, *numbers: Coefficient) -> None:
     """Raise on every rank unless `numbers`, to be combined with `x`, are equal on all, where ``COLLOPS_CHECK`` is on.
 
     Collective there. Those of the groups of a mask may differ, and scalars of devices and tracers stay where they are.
@@ -142,7 +148,7 @@ def agree_on_numbers(x: Any, *numbers: Any) -> None:
         x.comm.agree("a number that each rank combines with a distributed array", values)
 
 
-def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[Any, ...]) -> None:
+def check_ufunc(ufunc: np.ufunc, method: str, outs: tuple[object, ...]) -> None:
     """Raise for methods (``reduce`` and others), generalized ufuncs such as matmul, and plain arrays in `outs`."""
     if method != "__call__" or ufunc.signature is not None:
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"

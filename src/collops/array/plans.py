@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import combinations
-from typing import Any
+from typing import Any, TypeVar
 
 from collops.array.layout import Layout, StackedLayout
 from collops.array.layout_arguments import Shape
@@ -23,16 +23,17 @@ __all__ = ["PLANS_KEPT", "as_layout", "reduction_plan"]
 
 PLANS_KEPT = 128
 """Number of plans of one kind that are kept for each communicator."""
+Plan = TypeVar("Plan")
 _NOTHING: dict[Any, Any] = {}
 
 
-def recent_plans(make: Callable[..., Any]) -> Callable[..., Any]:
+def recent_plans(make: Callable[..., Plan]) -> Callable[..., Plan]:
     """Return ``make(comm, *key)``, a collective function, with its latest results kept for each communicator.
 
     The ranks of a communicator use them in the same order and so forget the same ones.
     """
 
-    def plan(comm: Communicator, *key: Hashable) -> Any:
+    def plan(comm: Communicator, *key: Hashable) -> Plan:
         cached = comm.cache.get(make)
         if cached is None:
             cached = comm.cache[make] = lru_cache(PLANS_KEPT)(partial(make, comm))

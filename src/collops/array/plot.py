@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.array.dtypes import is_half
+from collops.backend import LocalArray
 from collops.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from collops.array.distributed import DistributedArray
 
-def plot(x: Any, ax: Axes | None = None, **options: Any) -> Axes | None:
+
+def plot(x: DistributedArray, ax: Axes | None = None, **options: Any) -> Axes | None:
     """Plot a vector as a line or a matrix as an image, with thin lines at the boundaries between ranks. Collective.
 
     Parameters
@@ -43,7 +46,7 @@ def plot(x: Any, ax: Axes | None = None, **options: Any) -> Axes | None:
         return None
     import matplotlib.pyplot as plt
 
-    values: Any = x.engine.to_host(gathered)
+    values: LocalArray = x.engine.to_host(gathered)
     if is_half(values.dtype):
         values = values.astype(np.float32)
     axes: Any = plt.subplots()[1] if ax is None else ax

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from collops.array.dtypes import real_of
 from collops.array.layout import Layout
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.backend import engine as find_engine
 from collops.errors import InputError, UnsupportedTypeError
 
@@ -31,7 +31,7 @@ _PIECE = {"host": 1 << 14, "device": 1 << 22}
 _BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 
 
-def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind: str, seed: int) -> Any:
+def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind: str, seed: int) -> LocalArray:
     """Return one rank's part of a random array.
 
     Parameters and exceptions as for :func:`collops.random`; `seed` is any integer.
@@ -70,7 +70,7 @@ def child_seed(seed: int, number: int) -> int:
     return _mixed((_mixed(_word(seed)) + number + 1) & _WORD)
 
 
-def _word(seed: Any) -> int:
+def _word(seed: int) -> int:
     # Integers of NumPy have 64 bits with a sign, which hold no mask of 64 ones.
     try:
         return operator.index(seed) & _WORD
@@ -78,7 +78,7 @@ def _word(seed: Any) -> int:
         raise InputError(f"seed must be an integer, not {seed!r}") from None
 
 
-def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[Any]:
+def _global_indices(xp: ModuleType, layout: Layout, rank: int, piece: int) -> Iterator[LocalArray]:
     """Yield the flat global indices of a block in C order, in pieces."""
     block = layout.block(rank)
     # Whole axes are merged with the axis before them, which saves divisions.
@@ -102,7 +102,7 @@ def _global_indices(xp: Any, layout: Layout, rank: int, piece: int) -> Iterator[
         yield index.astype(np.uint64)  # pyright: ignore[reportOptionalMemberAccess] - there is always an axis
 
 
-def _hashed(index: Any, state: int, part: int) -> Any:
+def _hashed(index: LocalArray, state: int, part: int) -> LocalArray:
     """Return 64 random bits for each index; `part` selects one of the two words of an element."""
     word = (index * np.uint64(2) + np.uint64(part + 1)) * np.uint64(_STEP) + np.uint64(state)
     for shift, factor in _MIX:
@@ -117,6 +117,6 @@ def _mixed(word: int) -> int:
     return word
 
 
-def _uniform(word: Any, bits: int) -> Any:
+def _uniform(word: LocalArray, bits: int) -> LocalArray:
     """Return doubles in [0, 1) from the upper `bits` bits, as many as the final dtype has, so that none rounds to 1."""
     return (word >> np.uint64(64 - bits)).astype(np.float64) * 2.0**-bits

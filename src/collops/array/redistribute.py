@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from collops.array.dtypes import real_of
-from collops.array.layout import Layout
+from collops.array.layout import Block, Layout
+from collops.array.operands import GlobalArray
 from collops.array.plans import recent_plans
 from collops.array.regions import Region, holders, transfers
-from collops.backend import engine_of, is_traced
+from collops.backend import LocalArray, engine_of, is_traced
 from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.call import Call
@@ -31,7 +32,7 @@ __all__ = ["Move", "agree_on_values", "compare_copies", "region_copy"]
 _LARGE = 16 << 20  # bytes on a device: from here on, copying what stays takes longer than the events of a side stream
 
 
-def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any:
+def moved(local: LocalArray, source: Layout, target: Layout, comm: Communicator) -> LocalArray:
     """Return this rank's part in `target` of the array whose part in `source` is `local`, as a copy. Collective."""
     engine = engine_of(local)
     xp = engine.xp
@@ -43,7 +44,7 @@ def moved(local: Any, source: Layout, target: Layout, comm: Communicator) -> Any
     return engine.linear_map(forward, backward, local, target.local_shape(comm.rank))
 
 
-def _moved(source: Layout, target: Layout, comm: Communicator, xp: Any, local: Any) -> Any:
+def _moved(source: Layout, target: Layout, comm: Communicator, xp: ModuleType, local: LocalArray) -> LocalArray:
     return _plan(comm, source, target)(local, xp.empty(target.local_shape(comm.rank), local.dtype))
 
 
@@ -66,7 +67,7 @@ class Move:
         self._counts = source.sizes[0] if self.sends and in_rows else None
         self._layouts = source, target
 
-    def __call__(self, local: Any, out: Any) -> Any:
+    def __call__(self, local: LocalArray, out: LocalArray) -> LocalArray:
         """Return this rank's part in the target layout, in `out` if the engine is mutable. Collective."""
         engine = engine_of(local)
         if engine.traced:
@@ -78,7 +79,7 @@ class Move:
         return self._plan.start(local, out, on_side_stream=aside).finish()
 
     @benchmark(label="communication")
-    def _gathered(self, local: Any, out: Any, counts: tuple[int, ...]) -> Any:
+    def _gathered(self, local: LocalArray, out: LocalArray, counts: tuple[int, ...]) -> LocalArray:
         """Gather the rows of all ranks, by the transport itself: all that the communicator checks is known to hold."""
         if not local.flags.c_contiguous or not out.flags.c_contiguous or local.dtype != out.dtype:
             return self._comm.allgatherv(local, counts, out=out)
@@ -88,13 +89,13 @@ class Move:
         self._comm.begin(out).run(Call("allgatherv", local, out, counts=[rows * width for rows in counts]))
         return out
 
-    def view(self, local: Any) -> Any:
+    def view(self, local: LocalArray) -> LocalArray | None:
         """Return this rank's part in the target layout without moving anything, or ``None`` where that cannot be."""
         if self.box is None:
             return None
         return self._moved(local) if engine_of(local).traced else local[self.box]
 
-    def _moved(self, local: Any) -> Any:
+    def _moved(self, local: LocalArray) -> LocalArray:
         """Return this rank's part in the target layout, as a copy."""
         return moved(local, *self._layouts, self._comm)
 
@@ -105,10 +106,10 @@ def on_root(layout: Layout, root: int) -> Layout:
     return Layout.split(layout.shape, layout.ranks, sizes=sizes)
 
 
-def check_copies(x: Any) -> None:
+def check_copies(x: GlobalArray) -> None:
     """Raise on every rank unless ranks that hold the same block of the same group hold equal values. Collective."""
     digests = x.comm.allgather_metadata(_digest(x.local_array))
-    first: dict[Any, int] = {}
+    first: dict[Hashable, int] = {}
     wrong = []
     for rank in range(x.comm.size):
         group = None if x.layout.mask is None else x.layout.mask[rank]
@@ -123,7 +124,7 @@ def check_copies(x: Any) -> None:
             )
 
 
-def compare_copies(x: Any, *, groups: bool = False) -> None:
+def compare_copies(x: GlobalArray, *, groups: bool = False) -> None:
     """Compare the copies of an array that a program has filled, where ``COLLOPS_CHECK`` is on. Collective there.
 
     Copies within the groups of a mask are compared only if all `groups` make this call. Tracers of JAX have no values.
@@ -136,7 +137,7 @@ def compare_copies(x: Any, *, groups: bool = False) -> None:
             check_copies(leaf)
 
 
-def agree_on_values(comm: Communicator, what: str, values: Any) -> None:
+def agree_on_values(comm: Communicator, what: str, values: LocalArray) -> None:
     """Raise on every rank unless `values`, a plain array, is equal on all, where ``COLLOPS_CHECK`` is on.
 
     Collective there.
@@ -145,7 +146,7 @@ def agree_on_values(comm: Communicator, what: str, values: Any) -> None:
         comm.agree(what, _digest(values))
 
 
-def _digest(array: Any) -> list[Any]:
+def _digest(array: LocalArray) -> list[object]:
     """Return what arrays of equal values have in common: NaN is equal to NaN, and 0.0 to -0.0."""
     values = engine_of(array).to_host(array)
     numbers = np.ascontiguousarray(values).reshape(-1)
@@ -219,7 +220,7 @@ def region_copy(
     return PeerCopy(comm, shapes, begins, boxes, itemsize, writes=writes)
 
 
-def _inside(have: Any, need: Any) -> Box | None:
+def _inside(have: Block, need: Block) -> Box | None:
     """Return the slices of one block that are another; ``None`` unless it contains it."""
     pairs = list(zip(have.slices, need.slices, strict=True))
     if any(n.start < h.start or n.stop > h.stop for h, n in pairs):

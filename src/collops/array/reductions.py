@@ -12,15 +12,19 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache, reduce
-from typing import Any, SupportsIndex, TypeAlias
+from types import ModuleType
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import fused
+from collops.array.coefficients import Scalar
 from collops.array.dtypes import accumulator, as_dtype
 from collops.array.kernels import generic, kernels_for
+from collops.array.operands import GlobalArray
 from collops.array.redistribute import compare_copies
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.comm.reductions import OPERATIONS
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -28,10 +32,10 @@ from collops.errors import LayoutError, UnsupportedTypeError
 Axis: TypeAlias = SupportsIndex | tuple[SupportsIndex, ...] | None
 
 _Axes: TypeAlias = tuple[int, ...] | None
-_LocalReduction: TypeAlias = Callable[[Any, _Axes], Any]
+_LocalReduction: TypeAlias = Callable[[LocalArray, _Axes], LocalArray]
 
 
-def sum(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
+def sum(x: GlobalArray, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> GlobalArray | Scalar:
     """Return the sum of elements. Collective: at most one allreduce.
 
     Parameters
@@ -49,7 +53,7 @@ def sum(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = N
     return _result(x, total if total.dtype == result_dtype else total.astype(result_dtype), axes)
 
 
-def mean(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
+def mean(x: GlobalArray, axis: Axis = None, dtype: DTypeLike | None = None, out: None = None) -> GlobalArray | Scalar:
     """Return the mean of elements; float64 for integers, as in NumPy. Collective: at most one allreduce.
 
     Parameters as for :meth:`sum`.
@@ -63,7 +67,7 @@ def mean(x: Any, axis: Axis = None, dtype: DTypeLike | None = None, out: None = 
     return _result(x, average.astype(result_dtype), axes)
 
 
-def min(x: Any, axis: Axis = None, out: None = None) -> Any:
+def min(x: GlobalArray, axis: Axis = None, out: None = None) -> GlobalArray | Scalar:
     """Return the smallest element along `axis`, or NaN if there is one. Collective: at most one allreduce.
 
     Raises
@@ -76,24 +80,24 @@ def min(x: Any, axis: Axis = None, out: None = None) -> Any:
     return _extreme(x, _checked_axes(x, axis, out), "min")
 
 
-def max(x: Any, axis: Axis = None, out: None = None) -> Any:
+def max(x: GlobalArray, axis: Axis = None, out: None = None) -> GlobalArray | Scalar:
     """Return the largest element, or NaN if there is one; see :meth:`min`. Collective: at most one allreduce."""
     return _extreme(x, _checked_axes(x, axis, out), "max")
 
 
-def all(x: Any, axis: Axis = None, out: None = None) -> Any:
+def all(x: GlobalArray, axis: Axis = None, out: None = None) -> GlobalArray | Scalar:
     """Return whether all elements along `axis` are true (not 0). Collective: at most one allreduce."""
     axes = _checked_axes(x, axis, out)
     return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.all(a, axis=axes), "land"), axes)
 
 
-def any(x: Any, axis: Axis = None, out: None = None) -> Any:
+def any(x: GlobalArray, axis: Axis = None, out: None = None) -> GlobalArray | Scalar:
     """Return whether any element along `axis` is true (not 0). Collective: at most one allreduce."""
     axes = _checked_axes(x, axis, out)
     return _result(x, _combined(x, axes, lambda a, axes: x.engine.xp.any(a, axis=axes), "lor"), axes)
 
 
-def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
+def norm(x: GlobalArray, ord: float | None = None, axis: int | None = None) -> GlobalArray | Scalar:
     r"""Return a vector norm of all elements or along one axis. Collective: at most one allreduce.
 
     Unlike ``numpy.linalg.norm``, this never computes a matrix norm: without `axis`, all elements are one vector.
@@ -133,7 +137,7 @@ def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
     else:
         op = "sum"
 
-    def local(a: Any, axes: _Axes) -> Any:
+    def local(a: LocalArray, axes: _Axes) -> LocalArray:
         return kernels_for(x.engine).norm_part(a, order) if axes is None else generic.norm_part(a, order, axes)
 
     result = _combined(x, axes, local, op)
@@ -142,7 +146,7 @@ def norm(x: Any, ord: float | None = None, axis: int | None = None) -> Any:
     return _result(x, result, axes)
 
 
-def _total(x: Any, axes: _Axes, dtype: DTypeLike | None) -> tuple[Any, np.dtype]:
+def _total(x: GlobalArray, axes: _Axes, dtype: DTypeLike | None) -> tuple[LocalArray, np.dtype]:
     """Return the sum in the dtype of its accumulator, and the dtype of the result."""
     result_dtype = x.engine.dtype(_dtype_of_sum(x.dtype) if dtype is None else as_dtype(dtype))
     accumulator_dtype = accumulator(result_dtype)
@@ -155,7 +159,7 @@ def _dtype_of_sum(dtype: np.dtype) -> np.dtype:
     return np.sum(np.empty(0, dtype)).dtype
 
 
-def _extreme(x: Any, axes: _Axes, op: str) -> Any:
+def _extreme(x: GlobalArray, axes: _Axes, op: str) -> GlobalArray | Scalar:
     dtype = x.dtype
     if dtype.kind == "c":
         raise UnsupportedTypeError(f"complex numbers have no order: take {op} of abs(x), x.real or x.imag")
@@ -163,7 +167,7 @@ def _extreme(x: Any, axes: _Axes, op: str) -> Any:
     xp = x.engine.xp
     function = xp.min if op == "min" else xp.max
 
-    def local(a: Any, axes: _Axes) -> Any:
+    def local(a: LocalArray, axes: _Axes) -> LocalArray:
         if a.size if axes is None else builtins.all(a.shape[axis] for axis in axes):
             return xp.asarray(function(a, axis=axes)).astype(dtype)
         remaining_extents = [] if axes is None else [extent for axis, extent in enumerate(a.shape) if axis not in axes]
@@ -172,7 +176,7 @@ def _extreme(x: Any, axes: _Axes, op: str) -> Any:
     return _result(x, _combined(x, axes, local, op), axes)
 
 
-def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
+def _combined(x: GlobalArray, axes: _Axes, local: _LocalReduction, op: str) -> LocalArray:
     """Combine ``local(local_array, axes)`` of all leaves and ranks."""
     xp = x.engine.xp
     if hasattr(x, "local_array"):
@@ -180,7 +184,7 @@ def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
         ranks = plan.communicator if axes is None else plan.by_axes[tuple(a for a in x.layout.split_axes if a in axes)]
         return _over_ranks(xp, xp.asarray(local(x.local_array, axes)), ranks, op)
     function = getattr(xp, OPERATIONS[op].ufunc)
-    parts: dict[Communicator | None, Any] = {}
+    parts: dict[Communicator | None, LocalArray] = {}
     for leaf, counted in zip(x.leaves, x._plan.counted, strict=True):
         part = xp.asarray(local(leaf.local_array, axes))
         ranks = x._plan.communicator
@@ -192,20 +196,20 @@ def _combined(x: Any, axes: _Axes, local: _LocalReduction, op: str) -> Any:
     return reduce(function, [_over_ranks(xp, part, ranks, op) for ranks, part in parts.items()])
 
 
-def _over_ranks(xp: Any, part: Any, communicator: Communicator | None, op: str) -> Any:
+def _over_ranks(xp: ModuleType, part: LocalArray, communicator: Communicator | None, op: str) -> LocalArray:
     if communicator is None:
         return part
     return communicator.allreduce(part, op)
 
 
-def _result(x: Any, result: Any, axes: _Axes) -> Any:
+def _result(x: GlobalArray, result: LocalArray, axes: _Axes) -> GlobalArray | Scalar:
     """Return a full reduction as a scalar, or a partial one as an array without the reduced axes."""
     if axes is None or len(axes) == len(x.shape):
         return result[()]
     return x._in_layout(x.layout.drop(axes), result)
 
 
-def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
+def _checked_axes(x: GlobalArray, axis: Axis, out: None) -> _Axes:
     """Return the axes as distinct non-negative numbers, ``None`` for all; reject `out`, and copies that differ."""
     if out is not None:
         raise UnsupportedTypeError("out= of reductions is not supported: they return new arrays")
@@ -222,7 +226,7 @@ def _checked_axes(x: Any, axis: Axis, out: None) -> _Axes:
     return tuple(a % ndim for a in numbers)
 
 
-def _neutral(dtype: np.dtype, op: str) -> Any:
+def _neutral(dtype: np.dtype, op: str) -> float:
     """Return the neutral element of `op`, which is min or max."""
     if dtype.kind == "b":
         return op == "min"
@@ -231,6 +235,6 @@ def _neutral(dtype: np.dtype, op: str) -> Any:
     return np.inf if op == "min" else -np.inf
 
 
-def _check_not_empty(x: Any, axes: _Axes, name: str) -> None:
+def _check_not_empty(x: GlobalArray, axes: _Axes, name: str) -> None:
     if x.size == 0 and (axes is None or math.prod(n for a, n in enumerate(x.shape) if a not in axes) > 0):
         raise ValueError(f"an array with no elements has no {name}")

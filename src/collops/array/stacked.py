@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array.base import Array
+from collops.array.coefficients import Scalar
 from collops.array.distributed import DistributedArray
 from collops.array.layout import StackedLayout
 from collops.array.operands import check_alike, check_ufunc, scalar_operand
 from collops.array.plans import ReductionPlan, reduction_plan
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError
 
@@ -53,15 +54,15 @@ class StackedArray(Array):
 
     __slots__ = ("__weakref__", "_block", "_plan", "arrays", "comm", "engine", "layout", "leaves")
 
-    arrays: tuple[DistributedArray | StackedArray, ...]
+    arrays: tuple[Array, ...]
     leaves: tuple[DistributedArray, ...]
     layout: StackedLayout
     comm: Communicator
     engine: Engine
     _plan: ReductionPlan
-    _block: tuple[Any, list[Any]] | None  # memory of this rank, and the local arrays that fill it
+    _block: tuple[LocalArray, list[LocalArray]] | None  # memory of this rank, and the local arrays that fill it
 
-    def __init__(self, arrays: Sequence[DistributedArray | StackedArray]) -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._block = None
         self.arrays = tuple(arrays)
         if any(not isinstance(array, DistributedArray | StackedArray) for array in self.arrays):
@@ -77,7 +78,7 @@ class StackedArray(Array):
         self.leaves = tuple(leaf for array in self.arrays for leaf in array.leaves)
         self._plan = reduction_plan(self.layout, self.comm)
 
-    def _like(self, arrays: Sequence[Any]) -> Self:
+    def _like(self, arrays: Sequence[Array]) -> Self:
         """Return a stack of other parts with these layouts: the internal constructor, unchecked."""
         stacked = object.__new__(self.__class__)
         stacked._block = None
@@ -90,7 +91,7 @@ class StackedArray(Array):
         return stacked
 
     @property
-    def _local_block(self) -> Any:
+    def _local_block(self) -> LocalArray | None:
         """All elements of this rank as one array of the engine; ``None`` without one, or if sums omit elements."""
         if self._block is None or not all(self._plan.counted):
             return None
@@ -118,10 +119,10 @@ class StackedArray(Array):
     def __len__(self) -> int:
         return len(self.arrays)
 
-    def __iter__(self) -> Iterator[DistributedArray | StackedArray]:
+    def __iter__(self) -> Iterator[Array]:
         return iter(self.arrays)
 
-    def __getitem__(self, index: int) -> DistributedArray | StackedArray:
+    def __getitem__(self, index: int) -> Array:
         return self.arrays[index]
 
     def __repr__(self) -> str:
@@ -130,22 +131,24 @@ class StackedArray(Array):
 
     # Element by element: no messages
 
-    def _binary(self, function: Callable[[Any, Any], Any], other: Any, reflected: bool = False) -> Any:
+    def _binary(
+        self, function: Callable[[LocalArray, LocalArray], LocalArray], other: Array | Scalar, reflected: bool = False
+    ) -> Self:
         others = self._operands(other)
         if others is NotImplemented:
             return NotImplemented
         return self._like([a._binary(function, b, reflected) for a, b in zip(self.arrays, others, strict=True)])
 
-    def _unary(self, function: Callable[[Any], Any]) -> Self:
+    def _unary(self, function: Callable[[LocalArray], LocalArray]) -> Self:
         return self._like([array._unary(function) for array in self.arrays])
 
-    def _map(self, function: Callable[..., Any], *others: Any) -> Any:
+    def _map(self, function: Callable[..., LocalArray], *others: Array | Scalar) -> Self:
         columns = [self._operands(other) for other in others]
         if any(column is NotImplemented for column in columns):
             return NotImplemented
         return self._like([array._map(function, *values) for array, *values in zip(self.arrays, *columns, strict=True)])
 
-    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+    def _in_place(self, function: Callable[[LocalArray, LocalArray], LocalArray], other: Array | Scalar) -> Self:
         others = self._operands(other)
         if others is NotImplemented:
             return NotImplemented
@@ -153,7 +156,7 @@ class StackedArray(Array):
             array._in_place(function, value)
         return self
 
-    def _operands(self, other: Any) -> Any:
+    def _operands(self, other: Array | Scalar) -> Sequence[Array | Scalar]:
         """Return the operand of each part."""
         if isinstance(other, StackedArray):
             check_alike(self, other)
@@ -161,7 +164,7 @@ class StackedArray(Array):
         value = scalar_operand(self, other)
         return NotImplemented if value is NotImplemented else [value] * len(self.arrays)
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **arguments: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **arguments: Any) -> Any:
         """Apply a NumPy ufunc to each part; see :meth:`DistributedArray.__array_ufunc__`."""
         outs = arguments.pop("out", None) or (None,) * ufunc.nout
         check_ufunc(ufunc, method, outs)
@@ -197,11 +200,9 @@ class StackedArray(Array):
         """
         if not isinstance(layout, StackedLayout) or len(layout) != len(self):
             raise LayoutError(f"a stacked array of {len(self)} parts needs a stacked layout of as many, not {layout}")
-        return StackedArray(
-            [array.redistribute(part) for array, part in zip(self.arrays, layout, strict=True)]  # pyright: ignore[reportArgumentType]
-        )
+        return StackedArray([array.redistribute(part) for array, part in zip(self.arrays, layout, strict=True)])
 
-    def gather(self, root: int | None = None) -> list[Any] | None:
+    def gather(self, root: int | None = None) -> list[LocalArray] | None:
         """Return the parts' global arrays as a nested list; ``None`` on ranks other than `root`. Collective."""
         parts = [array.gather(root) for array in self.arrays]
         return parts if root is None or root == self.comm.rank else None

@@ -35,6 +35,9 @@ __all__ = ["chunk_files", "create_array", "open_node", "write_region", "write_st
 _Saved: TypeAlias = Array | Mapping[str, "_Saved"]
 """A distributed or stacked array, or a dictionary of them."""
 
+ZarrNode: TypeAlias = Any
+"""An open array or group of Zarr, which is imported at the first use."""
+
 VERSION = 1
 """Version of the format."""
 
@@ -48,7 +51,11 @@ _CHUNK_BYTES = 64 << 20
 
 
 def save(
-    path: str | PathLike[str], arrays: _Saved, *, overwrite: bool = False, attributes: Mapping[str, Any] | None = None
+    path: str | PathLike[str],
+    arrays: _Saved,
+    *,
+    overwrite: bool = False,
+    attributes: Mapping[str, object] | None = None,
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
@@ -105,7 +112,7 @@ def save(
         write_store(temporary, arrays, extra_attributes)
 
 
-def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, compressed: bool = True) -> None:
+def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, object], *, compressed: bool = True) -> None:
     """Write arrays to a new Zarr 3 store at an unused path; see :func:`save`. Collective.
 
     Every chunk has a file, even a chunk of zeros, with a checksum that each read verifies. These files are synchronised
@@ -114,7 +121,7 @@ def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, co
     import zarr
 
     comm = _comm_of(arrays)
-    node: Any = None
+    node: ZarrNode = None
     with zarr.config.set({"array.write_empty_chunks": True}):
         with collective_errors(comm, OSError):
             if comm.rank == 0:
@@ -126,7 +133,7 @@ def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, Any], *, co
         _write(node, arrays)
 
 
-def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> Any:
+def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Literal["r", "r+"] = "r") -> ZarrNode:
     """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
 
     Consolidated metadata are ignored: they are a copy, which Zarr does not update when an array grows or a member is
@@ -170,7 +177,7 @@ def open_node(location: Any, name: str = "", mode: Literal["r", "r+"] = "r") -> 
     return node
 
 
-def _check_chunks(array: Any) -> None:
+def _check_chunks(array: ZarrNode) -> None:
     """Raise InputError unless all chunks written by collops exist; other missing chunks represent fill values."""
     shape, folder = array.attrs.get(COMPLETE), Path(array.store.root) / array.path
     # Programs that copy the attributes to a new array may omit chunks, and write folders of chunks.
@@ -228,7 +235,7 @@ def _check_copies(arrays: _Saved) -> None:
             _check_copies(value)
 
 
-def _as_json(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_json(attributes: Mapping[str, object] | None) -> dict[str, object]:
     """Return attributes as JSON represents them; raise InputError if it cannot."""
     if not isinstance(attributes, Mapping | None):
         raise InputError(f"the attributes of a store must be a dictionary, not {type_name(attributes)}")
@@ -243,7 +250,7 @@ def _as_json(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
     return result
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a scalar or an array of NumPy as Python's numbers; raise TypeError for other values."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufU":
         return value.tolist()
@@ -275,7 +282,7 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     return list(arrays.items())
 
 
-def _described(arrays: _Saved) -> Any:
+def _described(arrays: _Saved) -> object:
     """Return a description that must be equal on all ranks."""
     members = _members(arrays)
     if members is not None:
@@ -289,8 +296,13 @@ def _bytes_of(arrays: _Saved) -> int:
 
 
 def _create(
-    location: str, name: str, arrays: _Saved, attributes: Mapping[str, Any], about: Mapping[str, Any], compressed: bool
-) -> Any:
+    location: str,
+    name: str,
+    arrays: _Saved,
+    attributes: Mapping[str, object],
+    about: Mapping[str, object],
+    compressed: bool,
+) -> ZarrNode:
     """Write the store's metadata (on rank 0 only)."""
     import zarr
     from zarr.codecs import Crc32cCodec, ZstdCodec
@@ -327,14 +339,14 @@ def _create(
 
 
 def create_array(
-    location: Any,
+    location: ZarrNode | str,
     name: str,
     shape: tuple[int, ...],
     dtype: np.dtype,
     chunks: tuple[int, ...],
     attributes: Mapping[str, Any],
     **options: Any,
-) -> Any:
+) -> ZarrNode:
     """Create an array in a store, or a store of one array, all of whose chunks will be written by `write_region`."""
     import zarr
 
@@ -356,14 +368,14 @@ def create_array(
     )
 
 
-def write_region(array: Any, region: tuple[slice, ...], values: np.ndarray) -> None:
+def write_region(array: ZarrNode, region: tuple[slice, ...], values: np.ndarray) -> None:
     """Write values to a region of whole chunks, which is synchronised to the disk when this returns."""
     array[region] = values
     for path in chunk_files(array, region):
         sync(path)
 
 
-def _write(node: Any, arrays: _Saved) -> None:
+def _write(node: ZarrNode, arrays: _Saved) -> None:
     """Write this rank's regions. Collective."""
     members = _members(arrays)
     if members is not None:
@@ -381,14 +393,14 @@ def _write(node: Any, arrays: _Saved) -> None:
             in_time(write, Path(node.store.root) / node.path, values.nbytes)
 
 
-def chunk_files(node: Any, region: Sequence[slice]) -> Iterator[Path]:
+def chunk_files(node: ZarrNode, region: Sequence[slice]) -> Iterator[Path]:
     """Yield the paths of the chunks in a region."""
     counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
     for coordinates in itertools.product(*counts):
         yield Path(node.store.root) / node.path / _chunk_key(node, coordinates)
 
 
-def _chunk_key(node: Any, coordinates: Sequence[int]) -> str:
+def _chunk_key(node: ZarrNode, coordinates: Sequence[int]) -> str:
     return node.metadata.encode_chunk_key(tuple(coordinates))
 
 

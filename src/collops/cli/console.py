@@ -59,7 +59,7 @@ class Progress:
     ) -> None:
         self.stage(None)
 
-    def note(self, text: str, **numbers: Any) -> None:
+    def note(self, text: str, **numbers: object) -> None:
         """Show a decision, or progress; `numbers` are its values for structured logs."""
         if self._shown:
             self._print("info", text, style="dim", **numbers)
@@ -69,7 +69,7 @@ class Progress:
         if self._speaking:
             self._print("warning", text)
 
-    def _print(self, level: str, text: str, style: str | None = None, **numbers: Any) -> None:
+    def _print(self, level: str, text: str, style: str | None = None, **numbers: object) -> None:
         line = log_line(level, self._command, text, **numbers)
         if logs_as_json():
             write_line(line)

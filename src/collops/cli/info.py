@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import platform
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def info(*, ranks: Ranks = None, transport: Transport = "auto", as_json: Json = 
     with_world("collops info", body, ranks=ranks, transport=transport, debug=debug)
 
 
-def _facts(comm: Communicator) -> dict[str, Any]:
+def _facts(comm: Communicator) -> dict[str, object]:
     """Return what this rank's machine has, and what `comm` chose from it, as JSON can carry it. Not collective."""
     devices = range(device_count())
     return {
@@ -83,7 +84,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _mpi() -> dict[str, Any]:
+def _mpi() -> dict[str, object]:
     mpi, reason = load_mpi()
     if not hasattr(mpi, "Get_version"):  # none, or TCP in its place
         return {"library": None, "reason": reason}
@@ -91,7 +92,7 @@ def _mpi() -> dict[str, Any]:
     return {"library": reason, "standard": ".".join(map(str, mpi.Get_version())), "gpu_aware": level, "reason": why}
 
 
-def _nccl() -> dict[str, Any]:
+def _nccl() -> dict[str, object]:
     name = available_binding()
     if name is None:
         return {"binding": None, "version": None, "reason": "neither nccl4py nor CuPy is installed"}
@@ -101,7 +102,7 @@ def _nccl() -> dict[str, Any]:
         return {"binding": name, "version": None, "reason": str(error)}
 
 
-def _nvshmem() -> dict[str, Any]:
+def _nvshmem() -> dict[str, object]:
     if importlib.util.find_spec("nvshmem") is None:
         return {"binding": None, "version": None, "reason": "nvshmem4py is not installed"}
     library = _version("nvidia-nvshmem-cu13") or _version("nvidia-nvshmem-cu12")
@@ -109,7 +110,7 @@ def _nvshmem() -> dict[str, Any]:
     return {"binding": "nvshmem4py", "version": library, "reason": reason}
 
 
-def _devices() -> list[dict[str, Any]]:
+def _devices() -> list[dict[str, object]]:
     devices = []
     for number in range(device_count()):
         import cupy
@@ -142,7 +143,7 @@ def _link(first: int, second: int) -> str:
     return "NVLink" if error == runtime.cudaError_t.cudaSuccess and value == 1 else "PCIe peer"
 
 
-def _tree(facts: dict[str, Any]) -> Tree:
+def _tree(facts: Mapping[str, Any]) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
@@ -162,5 +163,5 @@ def _tree(facts: dict[str, Any]) -> Tree:
     return tree
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return "none" if value in (None, {}) else str(value)

@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -54,7 +54,7 @@ class _Watched:
     def flush(self) -> None:
         self._watch(self._stream.flush)
 
-    def _watch(self, call: Any, *arguments: Any) -> Any:
+    def _watch(self, call: Callable[..., Any], *arguments: object) -> Any:
         try:
             return call(*arguments)
         except OSError as problem:
@@ -87,7 +87,7 @@ def logs_as_json() -> bool:
     return os.environ.get("COLLOPS_LOG") == "json"
 
 
-def log_line(level: str, command: str, message: str, **values: Any) -> str:
+def log_line(level: str, command: str, message: str, **values: object) -> str:
     """Return a message in one line: as text, or as a JSON object with time, rank, host and `values`.
 
     `level` is ``"info"``, ``"warning"`` or ``"error"``.
@@ -116,7 +116,7 @@ def traceback_values() -> dict[str, str]:
     return {}
 
 
-def report(command: str, message: str, **values: Any) -> None:
+def report(command: str, message: str, **values: object) -> None:
     """Write one line about an error on standard error, from the first rank only."""
     launcher = started()
     if launcher is None or launcher.rank == 0:

@@ -4,11 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from collops import errors
 
-__all__ = ["collective_errors", "collective_values", "name_ranks", "raised_together"]
+__all__ = ["MpiComm", "MpiHandle", "collective_errors", "collective_values", "name_ranks", "raised_together"]
+
+AnyCommunicator: TypeAlias = Any
+"""A :class:`Communicator`, in the modules that its class imports."""
+
+Json: TypeAlias = Any
+"""A value that JSON can represent."""
+
+Mpi: TypeAlias = Any
+"""``mpi4py.MPI``, or its substitute between ranks without MPI, :mod:`collops.comm.tcp`."""
+
+MpiComm: TypeAlias = Any
+"""A communicator of `Mpi`; ``None`` for a single rank without MPI."""
+
+MpiHandle: TypeAlias = Any
+"""A request, status, datatype, operation or window of `Mpi`."""
+
+MpiBuffer: TypeAlias = Any
+"""Memory as calls of `Mpi` take it: an array, or an object with the buffer interface, possibly with its datatype."""
 
 # Error classes that can be constructed from a message alone.
 _OURS = [
@@ -36,7 +54,7 @@ _SHARED: dict[str, type[Exception]] = {kind.__name__: kind for kind in (*_OURS, 
 
 
 @contextmanager
-def collective_errors(comm: Any, *kinds: type[Exception]) -> Iterator[None]:
+def collective_errors(comm: AnyCommunicator, *kinds: type[Exception]) -> Iterator[None]:
     """Raise an error of the body on every rank. Collective: one metadata message at the end of the body.
 
     The body is the local validation of arguments and must not communicate. Errors that are neither `ARGUMENT_ERRORS`
@@ -60,7 +78,7 @@ def raised_together() -> Iterator[None]:
         raise
 
 
-def collective_values(comm: Any, make: Callable[[], Any], *kinds: type[Exception]) -> list[Any]:
+def collective_values(comm: AnyCommunicator, make: Callable[[], Json], *kinds: type[Exception]) -> list[Json]:
     """Return the result of ``make()`` on each rank, or raise its error on every rank. Collective: one metadata message.
 
     As for the body of :func:`collective_errors`; results must be representable in JSON.
@@ -68,7 +86,9 @@ def collective_values(comm: Any, make: Callable[[], Any], *kinds: type[Exception
     return gathered_values(comm.allgather_metadata, make, *kinds)
 
 
-def gathered_values(gather: Callable[[Any], list[Any]], make: Callable[[], Any], *kinds: type[Exception]) -> list[Any]:
+def gathered_values(
+    gather: Callable[[Json], list[Json]], make: Callable[[], Json], *kinds: type[Exception]
+) -> list[Json]:
     """Implement :func:`collective_values` for ranks whose values ``gather(value)`` returns. Collective."""
     value, error = None, None
     try:
@@ -86,7 +106,7 @@ def described(error: Exception | None) -> list[str] | None:
     return None if error is None else [type(error).__name__, str(error)]
 
 
-def raise_shared(error: Exception | None, reports: list[Any]) -> NoReturn:
+def raise_shared(error: Exception | None, reports: list[Json]) -> NoReturn:
     """Raise the first of the errors that ranks have described, naming the ranks unless all of them failed."""
     ranks = [rank for rank, report in enumerate(reports) if report is not None]
     kind, text = reports[ranks[0]]

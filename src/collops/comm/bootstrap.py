@@ -21,7 +21,7 @@ import struct
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from collops.comm.agreement import described, name_ranks, raise_shared
 from collops.comm.failure import default_timeout
@@ -78,7 +78,7 @@ class _Bootstrap:
 
     def lead(self, host: str, port: int) -> None:
         """Accept the connections of the other ranks, and send to each the addresses of all ranks, or an error."""
-        addresses: dict[int, Any] = {}
+        addresses: dict[int, tuple[str, int]] = {}
         connections: list[socket.socket] = []
         error: CollopsError | None = None
         try:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import Engine, LocalArray, engine_of
+from collops.comm.agreement import AnyCommunicator
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
@@ -24,8 +25,8 @@ _HOST = engine_of(np.empty(0))
 engines: dict[type, Engine] = {np.ndarray: _HOST}
 """The engines of array types that transports send directly; JAX arrays are not among them."""
 # Dtypes, and operations with dtypes, that have passed their check.
-_carried: set[Any] = set()
-_reduced: set[tuple[str, Any]] = set()
+_carried: set[np.dtype] = set()
+_reduced: set[tuple[str, np.dtype]] = set()
 PARAMETERS = {
     "allreduce": ("op",),
     "reduce": ("op", "root"),
@@ -94,7 +95,7 @@ class Call:
     # Class defaults for attributes that few calls have: every call makes a record, and each assignment takes time.
     resolved: Any = None
     receive_counts: Any = None
-    out: Any = None
+    out: LocalArray = None
 
     def __init__(
         self,
@@ -119,18 +120,18 @@ class Call:
         return call
 
     @property
-    def array(self) -> Any:
+    def array(self) -> LocalArray:
         """The array that this rank sends, or else the array that it receives."""
         return self.target if self.source is None else self.source
 
-    def copied(self) -> Any:
+    def copied(self) -> LocalArray:
         """Copy the result to `out`, and return `out`."""
         self.out[...] = self.target
         return self.out
 
 
 def validated(
-    comm: Any,
+    comm: AnyCommunicator,
     kind: str,
     x: LocalArray,
     out: LocalArray,
@@ -184,7 +185,7 @@ def validated(
     return call, engine
 
 
-def contiguous(x: LocalArray, comm: Any) -> tuple[Any, Engine, Any]:
+def contiguous(x: LocalArray, comm: AnyCommunicator) -> tuple[LocalArray, Engine, np.dtype]:
     """Return `x` as a C-contiguous array of a dtype that messages carry, its engine and its dtype.
 
     Raises `LayoutError` if a copy would be needed in a group, which reads the array later, and `UnsupportedTypeError`
@@ -229,7 +230,7 @@ def in_elements(rows: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def _scattered_here(
-    comm: Any, kind: str, x: LocalArray, out: LocalArray, root: int, counts: Sequence[int] | None
+    comm: AnyCommunicator, kind: str, x: LocalArray, out: LocalArray, root: int, counts: Sequence[int] | None
 ) -> tuple[Call, Engine]:
     """Return the call of a rank that is not the root of a scatter; `x` or `out` has the shape of its result."""
     rows = [1] * comm.size if kind == "scatter" else rows_of_ranks(counts, comm.size, "counts")
@@ -249,8 +250,8 @@ def _scattered_here(
 
 
 def _target(
-    out: LocalArray, source: LocalArray, dtype: Any, shape: tuple[int, ...], engine: Engine, comm: Any
-) -> tuple[Any, Any]:
+    out: LocalArray, source: LocalArray, dtype: np.dtype, shape: tuple[int, ...], engine: Engine, comm: AnyCommunicator
+) -> tuple[LocalArray, LocalArray]:
     """Return a contiguous array for the result, and `out` if the result must be copied to it."""
     if out is None:
         return engine.empty(shape, dtype), None
@@ -269,7 +270,11 @@ def _target(
 
 
 def _rows(
-    comm: Any, kind: str, shape: tuple[int, ...], counts: Sequence[int] | None, receive_counts: Sequence[int] | None
+    comm: AnyCommunicator,
+    kind: str,
+    shape: tuple[int, ...],
+    counts: Sequence[int] | None,
+    receive_counts: Sequence[int] | None,
 ) -> tuple[list[int], list[int] | None, tuple[int, ...]]:
     """Return the elements that each rank sends and that this rank receives, and the shape of the result."""
     if not shape:

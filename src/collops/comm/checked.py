@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from collops.backend import LocalArray
+from collops.comm.agreement import Json
 from collops.comm.call import Call
 from collops.comm.failure import Cause, Failures, call_site
 from collops.comm.mpi import ControlChannel
@@ -52,7 +53,7 @@ class Expectation(NamedTuple):
 
     kind: str
     facts: Facts
-    pieces: tuple[Any, Any] | None = None
+    pieces: tuple[Sequence[object], Sequence[object]] | None = None
     then: Callable[[], None] | None = None
 
 
@@ -74,11 +75,16 @@ class CallAgreement:
         self._sites = sites
         self.size = channel.size
         self.settle: Callable[[], None] | None = None
-        self._received: dict[int, deque[list[Any]]] = {}  # expectations of other ranks that are not met yet
+        self._received: dict[int, deque[list[Json]]] = {}  # expectations of other ranks that are not met yet
         self._incident = failures.incident
 
     def collective(
-        self, call: str, facts: Facts, sends: Any = None, receives: Any = None, site: str | None = None
+        self,
+        call: str,
+        facts: Facts,
+        sends: Sequence[object] | None = None,
+        receives: Sequence[object] | None = None,
+        site: str | None = None,
     ) -> None:
         """Wait until every rank is about to make this call, whose `facts` must be the same on all ranks. Collective.
 
@@ -101,7 +107,7 @@ class CallAgreement:
 
     def agree(
         self, call: str, expectations: Mapping[int, Iterable[Expectation]], compiled: bool = False
-    ) -> dict[int, list[Any]]:
+    ) -> dict[int, list[Json]]:
         """Return the pieces of every rank in `expectations` once it is about to make its part of the call.
 
         Raises as :meth:`collective` does.
@@ -114,7 +120,7 @@ class CallAgreement:
             self._incident = failures.incident
             self._received.clear()
         missing = {rank: deque(expected) for rank, expected in expectations.items() if expected}
-        pieces: dict[int, list[Any]] = {rank: [] for rank in missing}
+        pieces: dict[int, list[Json]] = {rank: [] for rank in missing}
         for rank, expected in missing.items():
             self._channel.send([self._incident, [expectation[:3] for expectation in expected]], [rank])
 
@@ -133,7 +139,7 @@ class CallAgreement:
         failures.until(self._channel.delivered, call)
         return pieces
 
-    def _matched(self, expected: deque[Expectation], received: deque[list[Any]] | None, pieces: list[Any]) -> bool:
+    def _matched(self, expected: deque[Expectation], received: deque[list[Json]] | None, pieces: list[Json]) -> bool:
         """Remove matching pairs from both; return whether the remaining expectations can still be met."""
         for expectation in list(expected):
             match = next(
@@ -283,9 +289,9 @@ class _Checked(Pending):
         self._pending.append(self._transport.inner.start_exchange(*ends, self._tag))
 
 
-def described_call(call: Call, memory: str) -> tuple[str, dict[str, Any]]:
+def described_call(call: Call, memory: str) -> tuple[str, Facts]:
     """Return the text of a call for errors of ``COLLOPS_CHECK``, and its properties that must be equal on all ranks."""
-    facts: dict[str, Any] = {"call": call.kind, "memory": memory}
+    facts: Facts = {"call": call.kind, "memory": memory}
     if call.kind == "barrier":
         return "barrier", facts
     facts["dtype"] = dtype = call.array.dtype.name
@@ -305,7 +311,7 @@ def described_message(kind: str, peer: int, array: LocalArray) -> str:
     return f"{kind} {array.size} {array.dtype.name} {'to' if kind == SEND else 'from'} rank {peer}"
 
 
-def _text(numbers: Any) -> str:
+def _text(numbers: int | Sequence[int]) -> str:
     """Return counts as text: up to eight counts, or the sum of more."""
     if isinstance(numbers, int):
         return str(numbers)

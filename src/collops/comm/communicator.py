@@ -6,15 +6,16 @@ import hashlib
 import json
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from collops.backend import Engine, LocalArray, engine_of
-from collops.comm.agreement import described, raise_shared, raised_together, table
+from collops.backend import CudaEvent, Engine, LocalArray, engine_of
+from collops.comm.agreement import Json, MpiComm, described, raise_shared, raised_together, table
 from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import Failures
@@ -89,13 +90,13 @@ class Communicator:
         host: Transport,
         device: Transport | None,
         *,
-        control: Any = None,
+        control: MpiComm = None,
         local_rank: int = 0,
         local_size: int = 1,
         nodes: tuple[int, ...] | None = None,
         reasons: Sequence[str] = (),
         failures: Failures | None = None,
-        derive: Callable[[Any], Communicator] | None = None,
+        derive: Callable[[MpiComm], Communicator] | None = None,
         calls: CallAgreement | None = None,
         ranks: Sequence[int] = (),
         releases: list[Callable[[], None]] | None = None,
@@ -115,14 +116,16 @@ class Communicator:
         self.failures = failures
         self._derive = derive
         self._pending: list[Pending] | None = None
-        self._reducers: dict[type, tuple[Transport, dict[tuple[Any, str], Any], Callable[..., Any]]] = {}
-        self._movers: dict[tuple[type, Any], tuple[Transport, Callable[..., Any]]] = {}
+        self._reducers: dict[
+            type, tuple[Transport, Mapping[tuple[np.dtype, str], object], Callable[..., LocalArray]]
+        ] = {}
+        self._movers: dict[tuple[type, np.dtype | None], tuple[Transport, Callable[..., LocalArray]]] = {}
         self.cache: dict[Any, Any] = {}
         self._plans = 0
         self._groups: dict[tuple[int, ...], Communicator] = {}
         self._splits: dict[tuple[tuple[int | None, int], ...], Communicator | None] = {}
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Communicator:
+    def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
         """Return this communicator: deep copies of arrays and operators keep theirs."""
         return self
 
@@ -161,7 +164,7 @@ class Communicator:
         ]
         return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
 
-    def allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Any:
+    def allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> LocalArray:
         """Reduce `x` over the ranks; every rank gets the result.
 
         Parameters
@@ -215,7 +218,7 @@ class Communicator:
         kernels = device is not None and device.short is not None and engine.memory == "device"
         return kernels and not active and self._pending is None
 
-    def join_sum(self, x: LocalArray) -> Any:
+    def join_sum(self, x: LocalArray) -> int:
         """Begin an allreduce of `x` at the end of the kernel that is launched next; return the kernel's argument.
 
         `x` is short and on the device. Collective: other ranks may call :meth:`allreduce` instead.
@@ -224,7 +227,9 @@ class Communicator:
             messages.record("allreduce", x.size, x.nbytes)
         return self._begin(engine_of(x)).short.join()
 
-    def start_allreduce(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Callable[[], Any]:
+    def start_allreduce(
+        self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None
+    ) -> Callable[[], LocalArray]:
         """Start to reduce `x` over the ranks; return a function that waits for the result and returns it.
 
         MPI reduces host arrays in the background, if the library makes progress without being called. NCCL enqueues
@@ -248,54 +253,58 @@ class Communicator:
             return lambda: result
         return self._run("allreduce", x, out, op, start=True)
 
-    def reduce(self, x: LocalArray, op: str = "sum", root: int = 0, *, out: LocalArray | None = None) -> Any:
+    def reduce(self, x: LocalArray, op: str = "sum", root: int = 0, *, out: LocalArray | None = None) -> LocalArray:
         """Reduce `x` over the ranks to `root`; other ranks get ``None``. See :meth:`allreduce`."""
         return self._run("reduce", x, out, op, root)
 
-    def bcast(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
+    def bcast(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> LocalArray:
         """Broadcast `x` from `root` to all ranks.
 
         On other ranks the values of `x` are ignored, but its shape and dtype must be the same.
         """
         return self._run("bcast", x, out, None, root)
 
-    def allgather(self, x: LocalArray, *, out: LocalArray | None = None) -> Any:
+    def allgather(self, x: LocalArray, *, out: LocalArray | None = None) -> LocalArray:
         """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank."""
         return self._run("allgather", x, out)
 
-    def allgatherv(self, x: LocalArray, counts: Sequence[int] | None = None, *, out: LocalArray | None = None) -> Any:
+    def allgatherv(
+        self, x: LocalArray, counts: Sequence[int] | None = None, *, out: LocalArray | None = None
+    ) -> LocalArray:
         """Concatenate every rank's `x` along its first axis, whose length may differ, on every rank.
 
         `counts` has the number of rows of each rank. By default they are exchanged first (one metadata message).
         """
         return self._run("allgatherv", x, out, counts=counts)
 
-    def gather(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
+    def gather(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> LocalArray:
         """Stack every rank's `x` on `root`, as ``(size, *x.shape)``; other ranks get ``None``."""
         return self._run("gather", x, out, root=root)
 
     def gatherv(
         self, x: LocalArray, counts: Sequence[int] | None = None, root: int = 0, *, out: LocalArray | None = None
-    ) -> Any:
+    ) -> LocalArray:
         """Concatenate every rank's `x` along its first axis, on `root`. See :meth:`allgatherv`."""
         return self._run("gatherv", x, out, counts=counts, root=root)
 
-    def scatter(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> Any:
+    def scatter(self, x: LocalArray, root: int = 0, *, out: LocalArray | None = None) -> LocalArray:
         """Send the block ``x[r]`` of `root`, where `x` has shape ``(size, *shape)``, to rank *r*.
 
         On other ranks `x` is an array of the result's shape and dtype, or ``None`` with `out`.
         """
         return self._run("scatter", x, out, root=root)
 
-    def scatterv(self, x: LocalArray, counts: Sequence[int], root: int = 0, *, out: LocalArray | None = None) -> Any:
+    def scatterv(
+        self, x: LocalArray, counts: Sequence[int], root: int = 0, *, out: LocalArray | None = None
+    ) -> LocalArray:
         """Split `x` of `root` along its first axis: rank *r* gets ``counts[r]`` rows. See :meth:`scatter`."""
         return self._run("scatterv", x, out, counts=counts, root=root)
 
-    def reduce_scatter(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> Any:
+    def reduce_scatter(self, x: LocalArray, op: str = "sum", *, out: LocalArray | None = None) -> LocalArray:
         """Reduce `x` of shape ``(size, *shape)`` over the ranks; rank *r* gets the block ``[r]`` of the result."""
         return self._run("reduce_scatter", x, out, op)
 
-    def alltoall(self, x: LocalArray, *, out: LocalArray | None = None) -> Any:
+    def alltoall(self, x: LocalArray, *, out: LocalArray | None = None) -> LocalArray:
         """Send block ``x[r]`` to rank *r*; return the stacked blocks received from all ranks."""
         # Fast path, as in allreduce.
         mover = self._movers.get((type(x), getattr(x, "dtype", None)))
@@ -315,7 +324,7 @@ class Communicator:
 
     def alltoallv(
         self, x: LocalArray, send_counts: Sequence[int], receive_counts: Sequence[int], *, out: LocalArray | None = None
-    ) -> Any:
+    ) -> LocalArray:
         """Send ``send_counts[r]`` rows of `x` to rank *r*, in order; receive ``receive_counts[r]`` rows from it."""
         return self._run("alltoallv", x, out, counts=send_counts, receive_counts=receive_counts)
 
@@ -332,7 +341,7 @@ class Communicator:
         else:
             self._exchange("send", x, dest, None, None, tag)
 
-    def recv(self, out: LocalArray, source: int, tag: int = 0) -> Any:
+    def recv(self, out: LocalArray, source: int, tag: int = 0) -> LocalArray:
         """Receive from rank `source` into `out`, and return it. Not collective.
 
         Inside :meth:`group` the values arrive at the end of the group.
@@ -341,7 +350,7 @@ class Communicator:
             return self._traced("recv", out, source=source, tag=tag)
         return self._exchange("recv", None, None, out, source, tag)
 
-    def sendrecv(self, x: LocalArray, dest: int, out: LocalArray, source: int, tag: int = 0) -> Any:
+    def sendrecv(self, x: LocalArray, dest: int, out: LocalArray, source: int, tag: int = 0) -> LocalArray:
         """Send `x` to `dest` and receive `out` from `source` at once; return `out`. Not collective."""
         if _is_jax(x):
             return self._traced("sendrecv", x, recvbuf=out, source=source, dest=dest, sendtag=tag, recvtag=tag)
@@ -371,7 +380,7 @@ class Communicator:
         for message in pending:
             message.wait()
 
-    def allgather_metadata(self, value: Any) -> list[Any]:
+    def allgather_metadata(self, value: Json) -> list[Json]:
         """Return every rank's `value`, which must be representable in JSON (tuples become lists).
 
         For set-up only: shapes, checks, names. Counted as ``metadata``.
@@ -398,7 +407,7 @@ class Communicator:
             if failed[0]:
                 raise_shared(error, self.allgather_metadata(described(error)))
 
-    def agree(self, what: str, value: Any, largest: Sequence[int] = ()) -> list[int]:
+    def agree(self, what: str, value: Json, largest: Sequence[int] = ()) -> list[int]:
         """Raise on every rank unless all ranks pass the same value. One small message, counted as ``agreement``.
 
         For arguments whose differences would otherwise remain undetected, such as the number of iterations.
@@ -438,7 +447,7 @@ class Communicator:
                     raise InputError(f"{what} differs between ranks:\n{table(lines, self.size, '')}")
         return extremes[2:].tolist()
 
-    def announce(self, call: str, **facts: Any) -> None:
+    def announce(self, call: str, **facts: Json) -> None:
         """With ``COLLOPS_CHECK``, agree on a call that uses no transport of this communicator. Collective.
 
         `facts` must be the same on all ranks and representable in JSON. If a rank is about to make another call, all
@@ -458,7 +467,7 @@ class Communicator:
         if self.failures is not None:
             self.failures.reject(call, error)
 
-    def wait(self, event: Any, operation: str = "device work") -> None:
+    def wait(self, event: CudaEvent, operation: str = "device work") -> None:
         """Wait on the host for a device event, with the deadline of every other wait. Not collective.
 
         Parameters
@@ -530,7 +539,7 @@ class Communicator:
     def symmetric(
         self,
         shape: int | Sequence[int],
-        dtype: Any = "float64",
+        dtype: DTypeLike = "float64",
         *,
         engine: str | None = None,
         signals: int = 0,
@@ -635,7 +644,7 @@ class Communicator:
             return partial(_completed, pending, call)
         return call.target if call.out is None else call.copied()
 
-    def _exchange(self, kind: str, x: LocalArray, dest: Any, out: LocalArray, source: Any, tag: int) -> Any:
+    def _exchange(self, kind: str, x: LocalArray, dest: Any, out: LocalArray, source: Any, tag: int) -> LocalArray:
         """Send `x` to `dest`, receive `out` from `source`, or both, as `kind` says; return `out`."""
         sends, receives, landing = [], [], out
         engine = None
@@ -668,7 +677,7 @@ class Communicator:
             out[...] = landing
         return out
 
-    def _traced(self, kind: str, x: LocalArray, *arguments: Any, **ends: Any) -> Any:
+    def _traced(self, kind: str, x: LocalArray, *arguments: object, **ends: object) -> LocalArray:
         """Run a method on JAX arrays, by the primitives of their engine."""
         if counted:
             messages.record(kind, x.size, x.nbytes)
@@ -739,7 +748,7 @@ class Communicator:
         return None if control is None else self._derive(control)
 
 
-def _if_like(x: LocalArray, out: LocalArray) -> Any:
+def _if_like(x: LocalArray, out: LocalArray) -> LocalArray | None:
     """Return `out` if it is a contiguous, writeable array like `x`, else ``None``."""
     if out is not x and (out.dtype is not x.dtype or out.shape != x.shape):
         return None
@@ -747,7 +756,7 @@ def _if_like(x: LocalArray, out: LocalArray) -> Any:
     return out if flags.c_contiguous and getattr(flags, "writeable", True) else None
 
 
-def _completed(pending: Pending, call: Call) -> Any:
+def _completed(pending: Pending, call: Call) -> LocalArray:
     """Return the result of a call that was started."""
     with Span("communication") if active else nullcontext():
         pending.wait()

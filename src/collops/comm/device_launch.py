@@ -12,6 +12,8 @@ from typing import Any
 
 import cupy
 
+from collops.backend import CudaKernel, LocalArray
+
 __all__ = ["Launch"]
 
 _BYTES = 8  # of every argument: smaller ones are read from the low end
@@ -25,7 +27,7 @@ class Launch:
     all of them as one structure.
     """
 
-    def __init__(self, kernel: Any, blocks: int, threads: int, arrays: int, *fixed: Any) -> None:
+    def __init__(self, kernel: CudaKernel, blocks: int, threads: int, arrays: int, *fixed: Any) -> None:
         count = arrays + len(fixed)
         self._values = (ctypes.c_uint64 * count)()
         for index, value in enumerate(fixed, arrays):
@@ -37,11 +39,11 @@ class Launch:
         self._submit = partial(cupy.cuda.driver.launchKernel, kernel.kernel.ptr, blocks, 1, 1, threads, 1, 1, 0)
         self._stream = cupy.cuda.get_current_stream
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Launch:
+    def __deepcopy__(self, memo: dict[int, object]) -> Launch:
         """Return this launch, which gets its arrays at every call."""
         return self
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: LocalArray) -> LocalArray:
         """Launch the kernel on these arrays, and return the last one, which the kernel writes to."""
         values = self._values
         for index, array in enumerate(arrays):

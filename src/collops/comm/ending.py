@@ -11,11 +11,11 @@ import termios
 import time
 import weakref
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 
 from collops._forks import at_fork, register_at_exit
 from collops._launcher import is_forked
-from collops.comm.agreement import name_ranks
+from collops.comm.agreement import Mpi, name_ranks
 from collops.comm.bounded import is_blocked
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import PROGRAM_END, Failures
@@ -72,7 +72,7 @@ def wait_for_ends(failures: Failures, agreement: CallAgreement | None) -> None:
     _wait_for_others(mpi, failures)
 
 
-def _wait_for_others(mpi: Any, failures: Failures) -> None:
+def _wait_for_others(mpi: Mpi, failures: Failures) -> None:
     all_ended = failures.channel.barrier()
     begin, nap, announced = time.monotonic(), _SHORTEST_NAP_SECONDS, False
     while not all_ended():
@@ -128,7 +128,7 @@ def end_if_blocked(code: int) -> None:
     os._exit(code)
 
 
-def abort(mpi: Any, code: int, why: str) -> None:
+def abort(mpi: Mpi, code: int, why: str) -> None:
     """Abort the processes of all ranks with exit code `code`, after one line `why` on standard error.
 
     This rank first waits until its launcher has read its output: launchers discard unread data in their pipes.

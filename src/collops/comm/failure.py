@@ -58,11 +58,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from collops._forks import at_fork
 from collops._launcher import FORKED
-from collops.comm.agreement import name_hosts, name_ranks, shared_error, table
+from collops.comm.agreement import Json, MpiHandle, name_hosts, name_ranks, shared_error, table
 from collops.errors import CallMismatch, CommunicationError, CommunicationTimeout, InputError, TransportError
 
 __all__ = [
@@ -190,13 +191,13 @@ class Failures:
         self._notices: dict[int, FailureNotice] = {}
         self._lost: set[int] = set()
         self._ends: dict[int, tuple[int, ProgramEnd]] = {}  # with the incident, of ranks whose program has ended
-        self._early: list[tuple[int, Any]] = []
-        self._abandoned: list[Any] = []  # aborted requests, and memory that MPI may still use
+        self._early: list[tuple[int, Json]] = []
+        self._abandoned: list[object] = []  # aborted requests, and memory that MPI may still use
         _all.add(self)
 
     def wait(
         self,
-        request: Any,
+        request: MpiHandle,
         operation: object,
         needs: Collection[int] | None = None,
         memory: object = None,
@@ -221,7 +222,9 @@ class Failures:
             self._left_call = self.number
             raise
 
-    def wait_all(self, requests: Sequence[Any], operation: object, peers: Sequence[int], memory: object = None) -> None:
+    def wait_all(
+        self, requests: Sequence[MpiHandle], operation: object, peers: Sequence[int], memory: object = None
+    ) -> None:
         """Wait until all `requests` are complete; each depends on one of the `peers`. See :meth:`wait`."""
         try:
             for request, peer in zip(requests, peers, strict=False):  # no requests are left after an earlier wait
@@ -386,7 +389,7 @@ class Failures:
         self._restart(_headline(error))
         raise error
 
-    def leave_behind(self, messages: Sequence[Any], why: str) -> None:
+    def leave_behind(self, messages: Sequence[object], why: str) -> None:
         """Close the communicator: other ranks may wait for `messages`, or send them, and this rank does not."""
         self._abandoned += messages
         self._restart(why)
@@ -560,7 +563,7 @@ def site_in(frames: Iterable[tuple[str, str, int]], with_function: bool) -> str:
     return ""
 
 
-def _frames(frame: Any) -> Iterator[tuple[str, str, int]]:
+def _frames(frame: FrameType | None) -> Iterator[tuple[str, str, int]]:
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lineno
         frame = frame.f_back

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collops.comm.agreement import collective_errors, collective_values, name_ranks, raised_together
 from collops.comm.bounded import in_time
@@ -362,7 +362,7 @@ def check_seen(path: Path, file: Path, text: str, comm: Communicator) -> None:
     Collective. `text` is used on rank 0 and must be in `file`. The error names the ranks that see another folder.
     """
 
-    def describe() -> list[Any]:
+    def describe() -> list[object]:
         return [path.name, platform.node(), in_time(lambda: is_seen(file, text), path)]
 
     answers = collective_values(comm, describe, OSError)

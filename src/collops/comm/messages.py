@@ -16,6 +16,8 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from collops.backend import LocalArray, engine_of
 from collops.comm.call import KINDS, Call
 from collops.comm.reductions import LOGICAL, OPERATIONS, divide
@@ -47,7 +49,7 @@ class Messenger(Protocol):
     def ready(self) -> Hashable:
         """Wait until messages may access the arrays of the current stream; return its handle."""
 
-    def part(self, array: LocalArray, begin: int, end: int) -> Any:
+    def part(self, array: LocalArray, begin: int, end: int) -> object:
         """Return the memory of some elements of a contiguous array, for messages; the array must outlive them."""
 
     def start_parts(self, kind: str, sends: Sequence[Part], receives: Sequence[Part], memory: object) -> Parts:
@@ -70,13 +72,13 @@ class CallsByMessages:
     """
 
     def __init__(self, rank: int, size: int, messenger: Messenger) -> None:
-        self.functions: dict[tuple[Any, str], Callable[..., Any]] = {}
+        self.functions: dict[tuple[np.dtype, str], Callable[..., object]] = {}
         self._rank = rank
         self._size = size
         self._peers = [peer for peer in range(size) if peer != rank]
         self._nothing: list[Bounds | None] = [None] * size
         self._messenger = messenger
-        self._receive_buffers: dict[Hashable, tuple[list[Any], list[Part]]] = {}
+        self._receive_buffers: dict[Hashable, tuple[list[LocalArray], list[Part]]] = {}
 
     def run(self, call: Call) -> None:
         """Run the call. Collective."""
@@ -144,7 +146,9 @@ class CallsByMessages:
         self._reduced(call, blocks, _view(source, own_block), _view(target, own_block))
         self._move(call.kind, target, [own_block] * self._size, target, blocks)
 
-    def _reduced(self, call: Call, leaving: Sequence[Bounds | None], own_values: Any, target: LocalArray) -> None:
+    def _reduced(
+        self, call: Call, leaving: Sequence[Bounds | None], own_values: LocalArray, target: LocalArray
+    ) -> None:
         """Send parts of the source, and reduce `mine` and what arrives into `target`, all of one shape.
 
         `target` may be memory that is sent.
@@ -177,14 +181,14 @@ class CallsByMessages:
             if len(self._receive_buffers) > MAX_CACHED_SHAPES:
                 del self._receive_buffers[next(iter(self._receive_buffers))]
 
-    def _landing(self, like: Any) -> tuple[list[Any], list[Part]]:
+    def _landing(self, like: LocalArray) -> tuple[list[LocalArray], list[Part]]:
         """Return receive buffers like a contiguous array, one for each other rank, and the receives."""
         empty = engine_of(like).empty
         arrays = [empty(like.shape, like.dtype) for _ in self._peers]
         parts = (self._messenger.part(array, 0, like.size) for array in arrays)
         return arrays, list(zip(self._peers, parts, strict=True)) if like.size else []
 
-    def _function(self, array: LocalArray, op: str) -> Callable[..., Any]:
+    def _function(self, array: LocalArray, op: str) -> Callable[..., object]:
         """Return the function that combines two arrays of this dtype."""
         dtype = array.dtype
         name = LOGICAL.get(op, op) if dtype.kind == "b" else op
@@ -253,15 +257,17 @@ class CallsByMessages:
         return list(pairwise(accumulate(counts, initial=0)))
 
 
-def _flat(array: LocalArray) -> Any:
+def _flat(array: LocalArray) -> LocalArray:
     return array if array.ndim == 1 else array.reshape(-1)
 
 
-def _view(array: LocalArray, bounds: Bounds) -> Any:
+def _view(array: LocalArray, bounds: Bounds) -> LocalArray:
     return _flat(array)[slice(*bounds)]
 
 
-def _combined_in_float32(function: Callable[[Any, Any], Any], a: Any, b: Any, out: LocalArray) -> None:
+def _combined_in_float32(
+    function: Callable[[LocalArray, LocalArray], LocalArray], a: LocalArray, b: LocalArray, out: LocalArray
+) -> None:
     out[...] = function(a.astype("float32"), b.astype("float32")).astype(out.dtype)
 
 

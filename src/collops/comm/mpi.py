@@ -23,7 +23,7 @@ from collops._forks import end_child_without, register_at_exit
 from collops._launcher import FORKED, bootstrap_address, is_forked, why_without_mpi
 from collops.backend import LocalArray
 from collops.comm import tcp
-from collops.comm.agreement import name_ranks
+from collops.comm.agreement import AnyCommunicator, Json, Mpi, MpiBuffer, MpiComm, MpiHandle, name_ranks
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import Failures, close_all, default_timeout
 from collops.comm.leftovers import remove_leftovers
@@ -64,7 +64,7 @@ GPU_LEVELS = ("none", "p2p", "all")
 FAILURE_TAG, CALL_TAG = 32000, 32001
 
 
-def load_mpi() -> tuple[Any, str]:
+def load_mpi() -> tuple[Mpi, str]:
     """Return ``mpi4py.MPI``, its substitute, or ``None``; and the version of MPI or the reason.
 
     Collective at the first call of ranks without MPI, which connect here.
@@ -86,7 +86,7 @@ def load_mpi() -> tuple[Any, str]:
     return mpi, mpi.Get_library_version().splitlines()[0].strip(" \0")
 
 
-def mpi4py_module() -> Any:
+def mpi4py_module() -> Mpi:
     """Return ``mpi4py.MPI`` with MPI initialised.
 
     mpi4py initialises MPI when it is first imported. If this is disabled (``mpi4py.rc.initialize``) and MPI is not yet
@@ -104,7 +104,7 @@ def mpi4py_module() -> Any:
         remove_leftovers()
     from mpi4py import MPI
 
-    mpi: Any = MPI
+    mpi: Mpi = MPI
     if not mpi.Is_initialized():
         _initialise(mpi)
     elif mpi.Is_finalized():
@@ -117,13 +117,13 @@ def mpi4py_module() -> Any:
 
 
 @cache
-def _watch_end(mpi: Any) -> None:
+def _watch_end(mpi: Mpi) -> None:
     """Close all communicators when MPI is finalised: MPI first deletes the attributes of ``COMM_SELF``."""
     key = mpi.Comm.Create_keyval(delete_fn=lambda *_: close_all("MPI has been finalised"))
     mpi.COMM_SELF.Set_attr(key, None)
 
 
-def _initialise(mpi: Any) -> None:
+def _initialise(mpi: Mpi) -> None:
     """Initialise MPI as mpi4py does when it is imported, and finalise it after the exit functions of this library."""
     from mpi4py import rc
 
@@ -142,20 +142,20 @@ def _is_running() -> bool:
 end_child_without(_is_running)
 
 
-def mpi_or_tcp() -> Any:
+def mpi_or_tcp() -> Mpi:
     """Return ``mpi4py.MPI``, or its substitute between ranks without MPI."""
     return tcp.joined or mpi4py_module()
 
 
-def running_mpi_or_tcp() -> Any:
+def running_mpi_or_tcp() -> Mpi:
     """Return the result of :func:`mpi_or_tcp` if there are several ranks, else ``None``."""
-    mpi: Any = tcp.joined or sys.modules.get("mpi4py.MPI")
+    mpi: Mpi = tcp.joined or sys.modules.get("mpi4py.MPI")
     if mpi is None or is_forked() or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size == 1:
         return None
     return mpi
 
 
-def gpu_awareness(mpi: Any) -> tuple[str, str]:
+def gpu_awareness(mpi: Mpi) -> tuple[str, str]:
     """Return the level of an MPI library's support for device pointers, and its source.
 
     The level is never tested by a call: some MPI libraries support device pointers in point-to-point calls but crash on
@@ -188,14 +188,14 @@ def gpu_awareness(mpi: Any) -> tuple[str, str]:
     return "none", "the MPI library does not report support for device pointers"
 
 
-def duplicate(comm: Any) -> Any:
+def duplicate(comm: MpiComm) -> MpiComm:
     """Return a duplicate of an mpi4py communicator, with a deadline for its other ranks. Collective."""
     made, request = comm.Idup()
     Failures(ControlChannel(comm), default_timeout(), oversubscribed=True).wait(request, "setting up a communicator")
     return made
 
 
-def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
+def on_node(comm: MpiComm, value: Json = None) -> tuple[int, list[Json]]:
     """Return this rank's number among the ranks of its node, and the `value` of each of them. Collective."""
     shared = comm.Split_type(mpi_or_tcp().COMM_TYPE_SHARED)
     numbering = shared.rank, shared.allgather(value)
@@ -203,13 +203,13 @@ def on_node(comm: Any, value: Any = None) -> tuple[int, list[Any]]:
     return numbering
 
 
-def split(comm: Any, color: int | None, key: int) -> Any:
+def split(comm: MpiComm, color: int | None, key: int) -> MpiComm:
     """Return the mpi4py communicator of the ranks that pass the same `color`, or ``None`` without one. Collective."""
     part = comm.Split(mpi_or_tcp().UNDEFINED if color is None else color, key)
     return None if color is None else part
 
 
-def values_kept_with(comm: Any) -> dict[str, Any]:
+def values_kept_with(comm: MpiComm) -> dict[str, Any]:
     """Return a dictionary with the lifetime of an mpi4py communicator, whose handle MPI may reuse afterwards.
 
     Raises `UnsupportedTypeError` if `comm` is not an intracommunicator of mpi4py.
@@ -229,7 +229,7 @@ def _key() -> int:
     return mpi_or_tcp().Comm.Create_keyval()
 
 
-def ranks_in_world(comm: Any) -> list[int]:
+def ranks_in_world(comm: MpiComm) -> list[int]:
     """Return the ranks in ``MPI.COMM_WORLD`` of the ranks of an mpi4py communicator."""
     if isinstance(comm, tcp.Group):
         return comm.members
@@ -248,7 +248,7 @@ def handles(names: Sequence[str]) -> list[int]:
     return [getattr(mpi4py_module(), name).handle for name in names]
 
 
-def name_of_operation(op: Any) -> str | None:
+def name_of_operation(op: object) -> str | None:
     """Return the name of an operation of mpi4py, such as ``"sum"`` for ``MPI.SUM``; ``None`` for other objects."""
     mpi = mpi4py_module()
     return next((name for name, known in OPERATIONS.items() if op == getattr(mpi, known.mpi)), None)
@@ -260,7 +260,7 @@ class ControlChannel:
     Other messages on `comm` must not have the `tag`. `error` is the class of MPI's exceptions.
     """
 
-    def __init__(self, comm: Any, tag: int = FAILURE_TAG) -> None:
+    def __init__(self, comm: MpiComm, tag: int = FAILURE_TAG) -> None:
         self._mpi = mpi = mpi_or_tcp()
         self.rank: int = comm.rank
         self.size: int = comm.size
@@ -268,14 +268,14 @@ class ControlChannel:
         self._comm = comm
         self._tag = tag
         self._status = mpi.Status()
-        self._sends: list[Any] = []  # keeps the memory of sends, also to dead ranks, alive
+        self._sends: list[MpiHandle] = []  # keeps the memory of sends, also to dead ranks, alive
 
     @property
     def lost(self) -> Collection[int]:
         """Ranks whose process has exited, if known. MPI itself aborts the program in this case."""
         return getattr(self._comm, "lost", ())
 
-    def send(self, message: Any, ranks: Collection[int] | None = None) -> None:
+    def send(self, message: Json, ranks: Collection[int] | None = None) -> None:
         """Send a message representable in JSON to `ranks`, by default to all other ranks. Not collective."""
         content = np.frombuffer(json.dumps(message).encode(), np.uint8)
         self.delivered()
@@ -287,7 +287,7 @@ class ControlChannel:
         self._sends = [request for request in self._sends if not request.Test()]
         return not self._sends
 
-    def receive(self) -> Iterator[tuple[int, Any]]:
+    def receive(self) -> Iterator[tuple[int, Json]]:
         """Yield received messages, each with its sender. Not collective."""
         if isinstance(self._comm, tcp.Group):
             yield from ((rank, json.loads(content)) for rank, content in self._comm.arrivals(self._tag))
@@ -313,7 +313,7 @@ class MpiTransport(Transport):
     name = "mpi"
     _direct = True  # mpi4py accesses the memory of an array by its buffer interface
 
-    def __init__(self, comm: Any, failures: Failures) -> None:
+    def __init__(self, comm: MpiComm, failures: Failures) -> None:
         self._mpi = mpi = mpi_or_tcp()
         self._in_place = mpi.IN_PLACE
         self._origin = comm
@@ -323,8 +323,8 @@ class MpiTransport(Transport):
         self._failures = failures
         self._size = comm.size
         self.rank: int = comm.rank
-        self._moved: dict[Any, tuple[Any, bool]] = {}
-        self._reductions: dict[tuple[Any, str], Any] = {}
+        self._moved: dict[np.dtype, tuple[MpiHandle, bool]] = {}
+        self._reductions: dict[tuple[np.dtype, str], tuple[MpiHandle, MpiHandle, bool]] = {}
         self.reductions = self._reductions
         self.started: set[_Started] = set()  # keeps requests and memory alive if an error prevents the wait
 
@@ -349,7 +349,7 @@ class MpiTransport(Transport):
         self.started.add(started)
         return started
 
-    def complete(self, request: Any, call: Call, number: int | None = None) -> None:
+    def complete(self, request: MpiHandle, call: Call, number: int | None = None) -> None:
         """Wait for a call; `number` is its number if later calls may have begun."""
         test = request.Test
         try:
@@ -376,11 +376,11 @@ class MpiTransport(Transport):
         leaving = [comm.Isend(part, peer) for peer, part in sends]
         return _Parts(arriving, leaving, self._failures, kind, memory)
 
-    def part(self, array: LocalArray, begin: int, end: int) -> Any:
+    def part(self, array: LocalArray, begin: int, end: int) -> MpiBuffer:
         """Return some elements of a contiguous array as MPI moves them."""
         return self._buffer(array.reshape(-1)[begin:end])
 
-    def reduction(self, dtype: Any, op: str) -> tuple[Any, Any, bool]:
+    def reduction(self, dtype: np.dtype, op: str) -> tuple[MpiHandle, MpiHandle, bool]:
         """Return MPI's datatype and operation for `dtype` and `op`, and whether MPI takes such arrays directly.
 
         Averages are computed as sums.
@@ -397,7 +397,7 @@ class MpiTransport(Transport):
             reduction = self._reductions[dtype, op] = getattr(self._mpi, known.mpi), operation, direct
         return reduction
 
-    def _allreduce(self, call: Call) -> Any:
+    def _allreduce(self, call: Call) -> MpiHandle:
         datatype, operation, direct = call.resolved or self.reduction(call.source.dtype, call.op)
         source, target = call.source, call.target
         if not direct:
@@ -407,31 +407,31 @@ class MpiTransport(Transport):
         send_buffer = self._in_place if source is target else [source, datatype]
         return self._comm.Iallreduce(send_buffer, [target, datatype], operation)
 
-    def _reduce(self, call: Call) -> Any:
+    def _reduce(self, call: Call) -> MpiHandle:
         datatype, operation, _ = self.reduction(call.source.dtype, call.op)
         target = None if call.target is None else [self._memory(call.target), datatype]
         return self._comm.Ireduce(self._reduction_source(call, datatype), target, operation, call.root)
 
-    def _bcast(self, call: Call) -> Any:
+    def _bcast(self, call: Call) -> MpiHandle:
         if self.rank == call.root and call.source is not call.target:
             call.target[...] = call.source
         return self._comm.Ibcast(self._buffer(call.target), call.root)
 
-    def _allgather(self, call: Call) -> Any:
+    def _allgather(self, call: Call) -> MpiHandle:
         return self._comm.Iallgather(self._buffer(call.source), self._buffer(call.target))
 
-    def _allgatherv(self, call: Call) -> Any:
+    def _allgatherv(self, call: Call) -> MpiHandle:
         if min(call.counts) == max(call.counts):
             return self._allgather(call)
         return self._comm.Iallgatherv(self._buffer(call.source), self._pieces(call.target, call.counts))
 
-    def _gatherv(self, call: Call) -> Any:
+    def _gatherv(self, call: Call) -> MpiHandle:
         return self._comm.Igatherv(self._buffer(call.source), self._pieces(call.target, call.counts), call.root)
 
-    def _scatterv(self, call: Call) -> Any:
+    def _scatterv(self, call: Call) -> MpiHandle:
         return self._comm.Iscatterv(self._pieces(call.source, call.counts), self._buffer(call.target), call.root)
 
-    def _reduce_scatter(self, call: Call) -> Any:
+    def _reduce_scatter(self, call: Call) -> MpiHandle:
         source, target = call.source, call.target
         datatype, operation, direct = self.reduction(source.dtype, call.op)
         if not direct:
@@ -440,30 +440,30 @@ class MpiTransport(Transport):
 
     _gather, _scatter = _gatherv, _scatterv
 
-    def _alltoall(self, call: Call) -> Any:
+    def _alltoall(self, call: Call) -> MpiHandle:
         return self._comm.Ialltoall(self._buffer(call.source), self._buffer(call.target))
 
-    def _alltoallv(self, call: Call) -> Any:
+    def _alltoallv(self, call: Call) -> MpiHandle:
         send_buffer = self._pieces(call.source, call.counts)
         return self._comm.Ialltoallv(send_buffer, self._pieces(call.target, call.receive_counts))
 
-    def _barrier(self, call: Call) -> Any:
+    def _barrier(self, call: Call) -> MpiHandle:
         return self._comm.Ibarrier()
 
-    def _memory(self, array: LocalArray) -> Any:
+    def _memory(self, array: LocalArray) -> MpiBuffer:
         """Return the memory of `array` for MPI. NumPy does not export buffers of bfloat16 arrays, whose kind is V."""
         return array.view(np.uint16) if array.dtype.kind == "V" else array
 
-    def _reduction_source(self, call: Call, datatype: Any) -> Any:
+    def _reduction_source(self, call: Call, datatype: MpiHandle) -> MpiBuffer:
         return self._in_place if call.source is call.target else [self._memory(call.source), datatype]
 
-    def _buffer(self, array: LocalArray) -> list[Any]:
+    def _buffer(self, array: LocalArray) -> MpiBuffer:
         """Return an array as a buffer of MPI, with a datatype of the width of its elements."""
         dtype = array.dtype
         datatype, direct = self._moved.get(dtype) or self._movement(dtype)
         return [array if direct else self._memory(array), datatype]
 
-    def _movement(self, dtype: Any) -> tuple[Any, bool]:
+    def _movement(self, dtype: np.dtype) -> tuple[MpiHandle, bool]:
         """Return MPI's datatype to send `dtype`, and whether MPI takes such arrays directly."""
         name = MOVED_BY_MPI.get(dtype.itemsize)
         if name is None:
@@ -471,7 +471,7 @@ class MpiTransport(Transport):
         movement = self._moved[dtype] = getattr(self._mpi, name), self._direct and dtype.kind != "V"
         return movement
 
-    def _pieces(self, array: LocalArray, counts: Sequence[int]) -> list[Any] | None:
+    def _pieces(self, array: LocalArray, counts: Sequence[int]) -> MpiBuffer:
         """Return consecutive pieces of an array as a buffer of MPI, or ``None`` without an array."""
         if array is None:
             return None
@@ -487,10 +487,10 @@ class DeviceMpi(MpiTransport):
 
     _direct = False
 
-    def _memory(self, array: LocalArray) -> Any:
+    def _memory(self, array: LocalArray) -> MpiBuffer:
         return self._mpi.buffer.fromaddress(array.data.ptr, array.nbytes)
 
-    def part(self, array: LocalArray, begin: int, end: int) -> list[Any]:
+    def part(self, array: LocalArray, begin: int, end: int) -> MpiBuffer:
         """Return the memory of some elements of a contiguous array as a buffer of MPI."""
         dtype = array.dtype
         width = dtype.itemsize
@@ -503,7 +503,7 @@ class TcpTransport(MpiTransport):
 
     name = "tcp"
 
-    def __init__(self, comm: Any, failures: Failures) -> None:
+    def __init__(self, comm: MpiComm, failures: Failures) -> None:
         super().__init__(comm, failures)
         self._by_messages = CallsByMessages(self.rank, self._size, self)
         self.reductions = self._by_messages.functions
@@ -527,7 +527,7 @@ class TcpTransport(MpiTransport):
 
     start = Transport.start
 
-    def _buffer(self, array: LocalArray) -> Any:
+    def _buffer(self, array: LocalArray) -> MpiBuffer:
         return array
 
 
@@ -536,7 +536,7 @@ class _Started(Pending):
 
     __slots__ = ("_call", "_number", "_request", "_transport")
 
-    def __init__(self, transport: MpiTransport, request: Any, call: Call, number: int) -> None:
+    def __init__(self, transport: MpiTransport, request: MpiHandle, call: Call, number: int) -> None:
         self._transport = transport
         self._request = request
         self._call = call
@@ -554,7 +554,9 @@ class _Parts:
 
     __slots__ = ("_arriving", "_failures", "_kind", "_leaving", "_memory")
 
-    def __init__(self, arriving: list[Any], leaving: list[Any], failures: Failures, kind: str, memory: object) -> None:
+    def __init__(
+        self, arriving: list[MpiHandle], leaving: list[MpiHandle], failures: Failures, kind: str, memory: object
+    ) -> None:
         self._arriving = arriving
         self._leaving = leaving
         self._failures = failures
@@ -577,7 +579,7 @@ class _Requests(Pending):
     __slots__ = ("_failures", "_receives", "_requests", "_sends")
 
     def __init__(
-        self, requests: list[Any], failures: Failures, receives: Sequence[Message], sends: Sequence[Message]
+        self, requests: list[MpiHandle], failures: Failures, receives: Sequence[Message], sends: Sequence[Message]
     ) -> None:
         self._requests = requests
         self._failures = failures
@@ -600,7 +602,7 @@ class _Requests(Pending):
         self._failures.wait_all(requests, self, peers, (self._receives, self._sends))
 
 
-def private_duplicate(comm: Any) -> Any:
+def private_duplicate(comm: AnyCommunicator) -> MpiComm:
     """Return the duplicate of a communicator's control plane for its windows and persistent messages.
 
     Collective at the first call with `comm`. It is freed with `comm`.
@@ -619,7 +621,7 @@ class SharedSegments:
     ranks (:mod:`collops.comm.reclaim`). Raises `MemoryError`, on this rank only, if MPI cannot allocate the memory.
     """
 
-    def __init__(self, comm: Any, size: int) -> None:
+    def __init__(self, comm: AnyCommunicator, size: int) -> None:
         mpi = mpi4py_module()
         try:
             self._window = window = mpi.Win.Allocate_shared(size, 1, comm=private_duplicate(comm))
@@ -629,7 +631,7 @@ class SharedSegments:
         window.Lock_all(mpi.MODE_NOCHECK)
         self.sync = window.Sync
 
-    def free_when_unreachable(self, comm: Any) -> str:
+    def free_when_unreachable(self, comm: AnyCommunicator) -> str:
         """Register the window to be freed when it is unreachable on all ranks; return its key. Collective."""
         return free_when_unreachable(self, comm.ranks, [partial(_free_window, self._window)], comm=comm)
 
@@ -638,7 +640,7 @@ class SharedSegments:
         memory, _ = self._window.Shared_query(rank)
         return np.asarray(_Segment(self, memory.address, memory.nbytes))
 
-    def start_fetch_add(self, values: np.ndarray, out: np.ndarray, rank: int, offset: int) -> Any:
+    def start_fetch_add(self, values: np.ndarray, out: np.ndarray, rank: int, offset: int) -> MpiHandle:
         """Start adding `values` to the segment of `rank`, atomically for each element; return the request.
 
         After its completion, `out` holds the previous elements.
@@ -666,7 +668,7 @@ class _Segment:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": (address, False)}
 
 
-def _free_window(window: Any) -> None:
+def _free_window(window: MpiHandle) -> None:
     window.Unlock_all()
     window.Free()
 
@@ -682,7 +684,11 @@ class PersistentMessages:
     __slots__ = ("__weakref__", "_failures", "_peers", "_requests", "done", "start")
 
     def __init__(
-        self, comm: Any, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]], tag: int
+        self,
+        comm: AnyCommunicator,
+        sends: Sequence[tuple[int, LocalArray]],
+        receives: Sequence[tuple[int, LocalArray]],
+        tag: int,
     ) -> None:
         mpi = mpi_or_tcp()
         messages = private_duplicate(comm)
@@ -695,7 +701,7 @@ class PersistentMessages:
         self.done = partial(mpi.Prequest.Testall, requests)
         weakref.finalize(self, _free, mpi, requests).atexit = False
 
-    def wait(self, arrays: tuple[Any, Any]) -> None:
+    def wait(self, arrays: tuple[LocalArray, LocalArray]) -> None:
         """Wait until all are complete. They use the memory of `arrays`."""
         for _ in _TESTS:
             if self.done():
@@ -703,29 +709,29 @@ class PersistentMessages:
         self._failures.wait_all(self._requests, "star forest", self._peers, arrays)
 
 
-def addresses_of(dtype: np.dtype[Any]) -> Callable[[np.ndarray], int]:
+def addresses_of(dtype: np.dtype) -> Callable[[np.ndarray], int]:
     """Return a function that returns the address of a host array of this dtype."""
     return (lambda array: array.ctypes.data) if dtype.kind == "V" else mpi_or_tcp().Get_address
 
 
-def _bytes_of(mpi: Any, array: LocalArray) -> Any:
+def _bytes_of(mpi: Mpi, array: LocalArray) -> MpiBuffer:
     if not array.nbytes:
         return bytearray(0)
     address = addresses_of(array.dtype)(array) if hasattr(array, "ctypes") else array.data.ptr
     return mpi.buffer.fromaddress(address, array.nbytes)
 
 
-def _free(mpi: Any, requests: list[Any]) -> None:
+def _free(mpi: Mpi, requests: list[MpiHandle]) -> None:
     if not is_forked() and not mpi.Is_finalized():
         for request in requests:
             request.Free()
 
 
 @cache  # for all communicators: mpi4py has room for 32 of these
-def _numpy_operation(dtype: np.dtype[Any], ufunc: str) -> Any:
+def _numpy_operation(dtype: np.dtype, ufunc: str) -> MpiHandle:
     function, half = getattr(np, ufunc), dtype.name in HALF
 
-    def combine(incoming: Any, result: Any, _datatype: Any) -> None:
+    def combine(incoming: MpiBuffer, result: MpiBuffer, _datatype: MpiHandle) -> None:
         left, right = np.frombuffer(incoming, dtype), np.frombuffer(result, dtype)
         if half:
             right[...] = function(left.astype(np.float32), right.astype(np.float32)).astype(dtype)

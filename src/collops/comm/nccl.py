@@ -18,10 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from collops.backend import LocalArray
-from collops.comm.agreement import gathered_values
+import numpy as np
+
+from collops.backend import CudaStream, LocalArray
+from collops.comm.agreement import MpiComm, gathered_values
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_abort
 from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
@@ -30,10 +32,14 @@ from collops.comm.transport import KnownExchange, Message, Pending, Transport
 from collops.errors import CommunicationError, TransportError
 
 if TYPE_CHECKING:
+    from collops.comm.device_launch import Launch
     from collops.comm.failure import Failures
     from collops.comm.mpi import MpiTransport
 
 __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
+
+NcclHandle: TypeAlias = Any
+"""A communicator or a window of the binding."""
 
 _BYTE, _SUM = 1, 0  # ncclUint8, ncclSum
 _SYMMETRIC = 1  # NCCL_WIN_COLL_SYMMETRIC
@@ -79,7 +85,7 @@ class Nccl4py:
         """Create the unique ID with which the ranks of a new communicator connect."""
         return bytes(self._bindings.get_unique_id())
 
-    def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
+    def connect(self, size: int, rank: int, unique_id: bytes) -> NcclHandle:
         """Join a communicator. Collective."""
         return self._bindings.comm_init_rank_scalable(size, rank, 1, bytearray(unique_id), 0)
 
@@ -112,17 +118,17 @@ class NcclOfCupy:
         """Create the unique ID with which the ranks of a new communicator connect."""
         return self._nccl.get_unique_id()
 
-    def connect(self, size: int, rank: int, unique_id: bytes) -> Any:
+    def connect(self, size: int, rank: int, unique_id: bytes) -> NcclHandle:
         """Join a communicator. Collective."""
         return self._nccl.NcclCommunicator(size, unique_id, rank)
 
-    def abort(self, comm: Any) -> None:
+    def abort(self, comm: NcclHandle) -> None:
         comm.abort()
 
-    def destroy(self, comm: Any) -> None:
+    def destroy(self, comm: NcclHandle) -> None:
         comm.destroy()
 
-    def async_error(self, comm: Any) -> int:
+    def async_error(self, comm: NcclHandle) -> int:
         """Return 0; raise asynchronous errors of the device or the network."""
         comm.check_async_error()
         return 0
@@ -131,7 +137,7 @@ class NcclOfCupy:
 def _method(name: str) -> Callable[..., None]:
     """Return a method of CuPy's communicators as a function with the communicator as argument before the stream."""
 
-    def call(*arguments: Any) -> None:
+    def call(*arguments: object) -> None:
         *leading, comm, stream = arguments
         getattr(comm, name)(*leading, stream)
 
@@ -215,19 +221,19 @@ class NcclTransport(Transport):
         self._comm = binding.connect(size, rank, unique_id)
         self._error = binding.error
         self._windows: Any = binding
-        self._reductions: dict[tuple[Any, str], Any] = {}
+        self._reductions: dict[tuple[np.dtype, str], tuple[int, int, int]] = {}
         self.reductions = self._reductions
         self._token = cupy.zeros(1, cupy.uint8)
         self._grouped = False
-        self._in_use: list[Any] = []  # arrays that NCCL reads when a group is launched
-        self._conversions: list[tuple[Any, Callable[[], None]]] = []
+        self._in_use: list[object] = []  # arrays that NCCL reads when a group is launched
+        self._conversions: list[tuple[CudaStream, Callable[[], None]]] = []
         # Created now, since streams cannot be created during graph capture.
         self._side = SideStream()
         _connected.add(self)
 
     @classmethod
     def connect(
-        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+        cls, control: MpiComm, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
     ) -> NcclTransport:
         from collops.comm.peer_stores import connected
 
@@ -246,7 +252,7 @@ class NcclTransport(Transport):
         return self.short is not None and nbytes <= self.short.message_limit
 
     @property
-    def handle(self) -> Any:
+    def handle(self) -> NcclHandle:
         """The binding's communicator, for programs that call NCCL themselves."""
         return self._comm
 
@@ -304,7 +310,7 @@ class NcclTransport(Transport):
             self._failed(error)
         return self._side.end() if on_side_stream else _ENQUEUED
 
-    def start_on_side_stream(self, launch: Any, addresses: Sequence[int]) -> Pending:
+    def start_on_side_stream(self, launch: Launch, addresses: Sequence[int]) -> Pending:
         """Launch a kernel on the side stream, ordered after the work so far on the current stream."""
         launch.launch_at(addresses, self._side.begin(self._stream()).ptr)
         return self._side.end()
@@ -334,7 +340,7 @@ class NcclTransport(Transport):
         except self._error as error:
             raise MemoryError(f"NCCL cannot allocate {nbytes} bytes: {error}") from error
 
-    def new_window(self, address: int, nbytes: int) -> Any:
+    def new_window(self, address: int, nbytes: int) -> NcclHandle:
         """Register memory from :meth:`allocate` as a window of all ranks. Collective.
 
         Kernels take the ``handle`` of the result as ``ncclWindow_t``. Raises `TransportError`, and frees the memory, if
@@ -346,7 +352,7 @@ class NcclTransport(Transport):
             raise TransportError("NCCL cannot create windows: the GPUs cannot address each other's memory")
         return window
 
-    def free_window(self, window: Any, address: int) -> None:
+    def free_window(self, window: NcclHandle, address: int) -> None:
         """Free a window and its memory, which must no longer be used on any rank."""
         self._windows.deregister(self._comm, window)
         self._windows.deallocate(address)
@@ -469,7 +475,7 @@ class NcclTransport(Transport):
         finally:
             binding.group_end()
 
-    def _reduction(self, dtype: Any, op: str) -> tuple[int, int, int] | None:
+    def _reduction(self, dtype: np.dtype, op: str) -> tuple[int, int, int] | None:
         """Return :func:`~collops.comm.reductions.nccl_reduction`, cached for each dtype and operation.
 
         ``None`` also if NCCL would lose NaN.
@@ -492,7 +498,7 @@ class NcclTransport(Transport):
                 target[...] = source.reshape(target.shape)
             return
         integers, op, converted = as_integers(source, call.op or "", self._cupy)
-        result: Any = None if target is None else self._cupy.empty(target.shape, integers.dtype)
+        result: LocalArray = None if target is None else self._cupy.empty(target.shape, integers.dtype)
         self.run(call.with_arrays(integers, result, op))
 
         def convert() -> None:
@@ -517,8 +523,8 @@ _ENQUEUE = {kind: getattr(NcclTransport, f"_{kind}") for kind in KINDS}
 class _ShutDown:
     """Replaces the binding of an aborted communicator."""
 
-    def __getattr__(self, name: str) -> Any:
-        def fail(*_: Any) -> NoReturn:
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        def fail(*_: object) -> NoReturn:
             raise CommunicationError("NCCL was shut down after a wait had passed its deadline: the transport is closed")
 
         return fail

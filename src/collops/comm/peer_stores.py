@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import LocalArray
+from collops.backend import CudaKernel, CudaStream, LocalArray
+from collops.comm.agreement import MpiComm
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
@@ -40,7 +41,7 @@ _TYPES = {2: 2, 3: 2, 4: 3, 5: 3, 7: 0, 8: 1}  # the kernel's numbers of NCCL's 
 _FLOAT, _ALLTOALL = 7, 4
 _LEGACY = 1  # largest handle of the legacy default stream, which cannot be recorded
 Message: TypeAlias = tuple[int, int, int]
-_retained: list[Any] = []
+_retained: list[object] = []
 """Memory that kernels of any rank may still use after the last reference to it is gone."""
 
 
@@ -85,7 +86,7 @@ class PeerStores:
         _retained.append(self._link)
         _retained.append(self._abort_memory)
 
-    def release(self, control: Any) -> None:
+    def release(self, control: MpiComm) -> None:
         """Free the memory, which no rank uses any more. Collective."""
         _forget(self._link, self._abort_memory)
         unmap_memory(control, self._memory)
@@ -113,7 +114,7 @@ class PeerStores:
         return True
 
     def exchange(
-        self, sends: Sequence[Message], receives: Sequence[Message], stream: Any, known: KnownExchange
+        self, sends: Sequence[Message], receives: Sequence[Message], stream: CudaStream, known: KnownExchange
     ) -> tuple[Sequence[Message], Sequence[Message]]:
         """Send and receive the short messages of an exchange on `stream`, and return the remaining messages.
 
@@ -187,7 +188,7 @@ class PeerStores:
         ]
         return launch, indices, remaining if any(remaining) else None
 
-    def _follow(self, stream: Any) -> None:
+    def _follow(self, stream: CudaStream) -> None:
         """Order a stream after the stream of the last launch, unless only one of them is being recorded."""
         if _recorded(stream) == _recorded(self._last):
             self._event.record(self._last)
@@ -200,7 +201,7 @@ def memory_bytes(size: int) -> int:
     return 2 * size * (_SUM_BLOCKS + _PAIR_BLOCKS) * _CHUNK * _PACKET
 
 
-def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
+def connected(control: MpiComm, nodes: Sequence[int]) -> tuple[PeerStores | None, str]:
     """Return the launcher of short calls for the ranks of `control`, or ``None`` if NCCL runs them, and the reason.
 
     `nodes` has the first rank of each rank's node. Collective; the result is the same on all ranks.
@@ -225,7 +226,7 @@ def connected(control: Any, nodes: Sequence[int]) -> tuple[PeerStores | None, st
     return PeerStores(control.rank, addresses), f"{limits}, by stores into each other's memory"
 
 
-def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
+def map_memory(control: MpiComm, nbytes: int) -> tuple[list[int], str]:
     """Allocate zeros on every rank, map them, and return their addresses on this rank, or a problem. Collective.
 
     Once all ranks have mapped the memory, it is kept until :func:`unmap_memory`, since other ranks may access it. If
@@ -254,7 +255,7 @@ def map_memory(control: Any, nbytes: int) -> tuple[list[int], str]:
     return addresses, next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), "")
 
 
-def unmap_memory(control: Any, addresses: Sequence[int]) -> None:
+def unmap_memory(control: MpiComm, addresses: Sequence[int]) -> None:
     """Free the memory of :func:`map_memory`, which no rank uses any more. Collective."""
     for rank, address in enumerate(addresses):
         if rank != control.rank:
@@ -263,11 +264,11 @@ def unmap_memory(control: Any, addresses: Sequence[int]) -> None:
     _forget(*(retained for retained in _retained if getattr(retained, "ptr", None) == addresses[control.rank]))
 
 
-def _forget(*objects: Any) -> None:
+def _forget(*objects: object) -> None:
     _retained[:] = [retained for retained in _retained if not any(retained is dropped for dropped in objects)]
 
 
-def _recorded(stream: Any) -> bool:
+def _recorded(stream: CudaStream) -> bool:
     """Return whether a CUDA graph is recording a stream."""
     return stream.ptr > _LEGACY and stream.is_capturing()
 
@@ -279,6 +280,6 @@ def kernel_source() -> str:
 
 
 @cache
-def _kernels(device: int) -> tuple[Any, Any]:
+def _kernels(device: int) -> tuple[CudaKernel, CudaKernel]:
     module = cuda_module(kernel_source())
     return module.get_function("call_collective"), module.get_function("exchange_pairs")

@@ -15,9 +15,10 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from collops._forks import at_fork
+from collops.comm.agreement import AnyCommunicator
 
 __all__ = ["free_when_unreachable"]
 
@@ -30,7 +31,7 @@ class Resource(NamedTuple):
     ranks: tuple[int, ...]
     releases: list[Callable[[], None]]
     settle: Callable[[], None] | None
-    comm: Any
+    comm: AnyCommunicator
 
 
 _resources: dict[str, Resource] = {}  # in the order of their creation
@@ -41,12 +42,12 @@ _collect_at = _MIN_COLLECTED
 
 
 def free_when_unreachable(
-    owner: Any,
+    owner: object,
     ranks: Sequence[int],
     releases: list[Callable[[], None]],
     *,
     settle: Callable[[], None] | None = None,
-    comm: Any = None,
+    comm: AnyCommunicator = None,
 ) -> str:
     """Register a resource to be freed after `owner` has become unreachable on all `ranks`; return its key. Collective.
 

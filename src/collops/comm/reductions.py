@@ -9,7 +9,8 @@ error here, before a message is sent, so that all transports behave alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,7 +108,7 @@ LOGICAL = {"sum": "lor", "max": "lor", "prod": "land", "min": "land"}
 _OF_ZEROS_AND_ONES = {"lor": "max", "land": "min", "lxor": "sum"}
 
 
-def check_dtype(dtype: Any) -> None:
+def check_dtype(dtype: np.dtype) -> None:
     """Raise `UnsupportedTypeError` for objects, texts, dates, records, and numbers of another byte order."""
     if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise UnsupportedTypeError(f"messages carry booleans, integers, real and complex numbers, not {dtype}")
@@ -115,7 +116,7 @@ def check_dtype(dtype: Any) -> None:
         raise UnsupportedTypeError(f"arrays of dtype {dtype} have another byte order than this machine: convert them")
 
 
-def check_reduction(op: str, dtype: Any) -> None:
+def check_reduction(op: str, dtype: np.dtype) -> None:
     """Raise `UnsupportedTypeError` unless a reduction is defined for a dtype.
 
     Undefined are unknown operations, products and orderings of complex numbers, averages of integers and booleans
@@ -135,7 +136,7 @@ def check_reduction(op: str, dtype: Any) -> None:
         raise UnsupportedTypeError(f"{op!r} needs booleans or integers, not {dtype}; compare with zero first")
 
 
-def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
+def nccl_reduction(op: str, dtype: np.dtype) -> tuple[int, int, int] | None:
     """Return NCCL's numbers of the datatype and the operation, and the datatype's count in one element.
 
     ``None`` if NCCL has no such datatype or operation, so that the reduction must be :func:`widened`. Raises
@@ -147,7 +148,7 @@ def nccl_reduction(op: str, dtype: Any) -> tuple[int, int, int] | None:
     return None if known.nccl is None or operation is None else (known.nccl, operation, known.width)
 
 
-def library_loses_nan(op: str | None, dtype: Any) -> bool:
+def library_loses_nan(op: str | None, dtype: np.dtype) -> bool:
     """Return whether MPI and NCCL may ignore a NaN in this reduction, differently on each rank.
 
     Both compare floating numbers, and every comparison with NaN is false.
@@ -155,7 +156,7 @@ def library_loses_nan(op: str | None, dtype: Any) -> bool:
     return op in ("min", "max") and dtype.kind in "fV"
 
 
-def as_integers(x: LocalArray, op: str, xp: Any) -> tuple[Any, str, Callable[[Any], Any]]:
+def as_integers(x: LocalArray, op: str, xp: ModuleType) -> tuple[LocalArray, str, Callable[[LocalArray], LocalArray]]:
     """Return integers to reduce in place of `x`, the operation, and a function that converts the result.
 
     `xp` is the array namespace of `x`. These are the reductions that NCCL does not have, or in which it loses NaN.
@@ -169,7 +170,7 @@ def as_integers(x: LocalArray, op: str, xp: Any) -> tuple[Any, str, Callable[[An
     return values, _OF_ZEROS_AND_ONES.get(named, named), lambda y: (y & 1 if last_bit else y).astype(dtype)
 
 
-def sortable(x: LocalArray, op: str, xp: Any) -> Any:
+def sortable(x: LocalArray, op: str, xp: ModuleType) -> LocalArray:
     """Return integers that `op`, min or max, reduces as NumPy reduces the floating numbers `x`: any NaN is the result.
 
     Read as integers, the bits of positive numbers have the order of the numbers, and the bits of negative numbers have
@@ -183,13 +184,13 @@ def sortable(x: LocalArray, op: str, xp: Any) -> Any:
     return xp.where(widened != widened, limits.max if op == "max" else limits.min, keys).astype(bits.dtype)
 
 
-def unsorted(keys: Any, dtype: Any, xp: Any) -> Any:
+def unsorted(keys: LocalArray, dtype: np.dtype, xp: ModuleType) -> LocalArray:
     """Return the floating numbers of `dtype` that :func:`sortable` has turned into these integers."""
     bits = xp.where(keys < 0, keys ^ np.iinfo(keys.dtype).max, keys).astype(keys.dtype)
     return bits.view(np.float32 if dtype.itemsize <= 4 else np.float64).astype(dtype)
 
 
-def _integer_like(dtype: Any) -> np.dtype[Any]:
+def _integer_like(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 

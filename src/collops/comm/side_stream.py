@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import cycle
-from typing import Any
+from types import ModuleType
 
+from collops.backend import CudaStream
 from collops.comm.transport import Pending
 
 __all__ = ["HIGHEST_PRIORITY", "SideStream"]
@@ -20,7 +21,7 @@ class _Mark(Pending):
 
     __slots__ = ("_current", "event")
 
-    def __init__(self, cuda: Any) -> None:
+    def __init__(self, cuda: ModuleType) -> None:
         self._current = cuda.get_current_stream
         self.event = cuda.Event(disable_timing=True)
 
@@ -45,7 +46,7 @@ class SideStream(Pending):
         self._marks = cycle([_Mark(cupy.cuda) for _ in range(_MARKS)])
         self._last = next(self._marks)
 
-    def begin(self, current: Any = None) -> Any:
+    def begin(self, current: CudaStream = None) -> CudaStream:
         """Order the side stream after `current`, the current stream by default, and return it."""
         self._ready.record(self._current() if current is None else current)
         self.stream.wait_event(self._ready)

@@ -7,11 +7,11 @@ The host has to synchronise with the device.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from collops.backend import LocalArray
+from collops.backend import CudaEvent, CudaStream, LocalArray
+from collops.comm.agreement import MpiComm
 from collops.comm.call import Call
 from collops.comm.failure import Failures
 from collops.comm.messages import Bounds, CallsByMessages
@@ -36,7 +36,7 @@ class StagedTransport(Transport):
 
     @classmethod
     def connect(
-        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+        cls, control: MpiComm, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
     ) -> StagedTransport:
         return cls(host)
 
@@ -67,7 +67,7 @@ class StagedTransport(Transport):
             sent.append(self._host.start_exchange([(peer, copy)], [], tag))
         return _StagedPending(arriving, sent, stream)
 
-    def _pinned(self, like: Any) -> np.ndarray:
+    def _pinned(self, like: LocalArray) -> np.ndarray:
         """Page-locked host memory for `like`, from CuPy's pool."""
         memory = self._cupy.cuda.alloc_pinned_memory(max(1, like.nbytes))
         return np.frombuffer(memory, dtype=like.dtype, count=like.size).reshape(like.shape)
@@ -79,7 +79,7 @@ class StagedTransport(Transport):
         targets = [None] * len(sources) if call.target is None else list(_chunks(call.target))
         buffers = [self._pinned(chunk) for chunk in sources[:2]]
 
-        def fetch(number: int) -> tuple[np.ndarray, Any]:
+        def fetch(number: int) -> tuple[np.ndarray, CudaEvent]:
             buffer = buffers[number % 2][: sources[number].size]
             sources[number].get(out=buffer, stream=stream, blocking=False)
             return buffer, stream.record()
@@ -135,7 +135,7 @@ class GpuAwareTransport(Transport):
 
     @classmethod
     def connect(
-        cls, control: Any, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
+        cls, control: MpiComm, host: MpiTransport, failures: Failures, nodes: Sequence[int], level: str
     ) -> GpuAwareTransport:
         device = DeviceMpi(control, failures)
         host.releases += device.releases
@@ -185,7 +185,9 @@ class GpuAwareTransport(Transport):
 class _StagedPending(Pending):
     __slots__ = ("_arriving", "_sent", "_stream")
 
-    def __init__(self, arriving: list[tuple[Pending, np.ndarray, Any]], sent: list[Pending], stream: Any) -> None:
+    def __init__(
+        self, arriving: list[tuple[Pending, np.ndarray, LocalArray]], sent: list[Pending], stream: CudaStream
+    ) -> None:
         self._arriving = arriving
         self._sent = sent
         self._stream = stream
@@ -199,7 +201,7 @@ class _StagedPending(Pending):
         self._stream.synchronize()  # the pinned buffers go back to the pool now
 
 
-def _chunks(array: LocalArray) -> Iterator[Any]:
+def _chunks(array: LocalArray) -> Iterator[LocalArray]:
     """Flat views of at most ``CHUNK_BYTES``; one empty view of an empty array, so that all ranks send as many."""
     flat = array.ravel()
     step = max(1, CHUNK_BYTES // array.dtype.itemsize)

@@ -18,10 +18,11 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops._forks import at_fork
-from collops.backend import Engine, LocalArray, engine, memory_of
-from collops.comm.agreement import collective_errors
+from collops.backend import CudaModule, Engine, LocalArray, engine, memory_of
+from collops.comm.agreement import AnyCommunicator, collective_errors
 from collops.comm.ending import wait_for_ends
 from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
 from collops.comm.reclaim import free, in_use, is_owned, owned, reclaim, unreachable
@@ -62,12 +63,14 @@ class Symmetric:
         Number of signals on every rank: unsigned 64-bit numbers, 0 at first, that other ranks set.
     """
 
-    def __init__(self, comm: Any, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine) -> None:
+    def __init__(
+        self, comm: AnyCommunicator, shape: tuple[int, ...], dtype: np.dtype, signals: int, engine: Engine
+    ) -> None:
         self.comm = comm
         self.shape = shape
         self.dtype = dtype
         self.signals = signals
-        self.local: Any = None
+        self.local: LocalArray = None
         self._owner = _Owner()
         self._key: str | None = None  # of several ranks' memory
         self._allocate(engine)
@@ -86,7 +89,7 @@ class Symmetric:
     def __repr__(self) -> str:
         return f"<symmetric {self.dtype} {self.shape} on {self.comm.size} ranks>"
 
-    def peer(self, rank: int) -> Any:
+    def peer(self, rank: int) -> LocalArray:
         """Return the memory of `rank` as an array that this rank can read and write. Not collective.
 
         On GPUs any kernel can use it. The program orders reads and writes.
@@ -125,7 +128,7 @@ class Symmetric:
         self._check_rank(rank)
         self._put(self._checked(source, where), rank, where)
 
-    def get(self, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
+    def get(self, rank: int, where: Where = ..., *, out: LocalArray) -> LocalArray:
         """Copy the part `where` of the memory of `rank` into `out`, and return it. Not collective."""
         self._check_rank(rank)
         self._get(rank, where, self._checked(out, where))
@@ -149,7 +152,7 @@ class Symmetric:
         self._check_signal(signal, value)
         self._put_signal(self._checked(source, where), rank, where, signal, value)
 
-    def atomic_add(self, values: Any, rank: int, where: Where = ...) -> None:
+    def atomic_add(self, values: LocalArray, rank: int, where: Where = ...) -> None:
         """Add `values` atomically to the part `where` of the memory of `rank`. Not collective.
 
         Concurrent additions of several ranks to an element are all counted. They are atomic among each other, not with
@@ -177,7 +180,7 @@ class Symmetric:
         values, offset = self._atomic(values, where)
         self._fetch_add(values, rank, offset, None)
 
-    def fetch_add(self, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
+    def fetch_add(self, values: LocalArray, rank: int, where: Where = ..., *, out: LocalArray) -> LocalArray:
         """Add as :meth:`atomic_add` does, and return the previous elements in `out`. Not collective.
 
         Parameters
@@ -208,7 +211,9 @@ class Symmetric:
             self._fetch_add(values, rank, offset, fetched)
         return out
 
-    def compare_and_swap(self, expected: Any, values: Any, rank: int, where: Where = ..., *, out: LocalArray) -> Any:
+    def compare_and_swap(
+        self, expected: LocalArray, values: LocalArray, rank: int, where: Where = ..., *, out: LocalArray
+    ) -> LocalArray:
         """Replace the elements of `rank` that equal `expected`, and return the previous ones. Not collective.
 
         Atomic for each element, but only among calls of this method: do not add to the same elements concurrently.
@@ -247,7 +252,7 @@ class Symmetric:
             self._compare_and_swap(expected, values, rank, offset, fetched)
         return out
 
-    def module(self, source: str, options: Sequence[str] = ()) -> Any:
+    def module(self, source: str, options: Sequence[str] = ()) -> CudaModule:
         """Compile kernels that call device functions of NVSHMEM, or of NCCL for registered memory. Collective.
 
         Parameters
@@ -277,7 +282,7 @@ class Symmetric:
         self._check_allocated()
         return self._module(source, tuple(options))
 
-    def team(self, part: Any) -> int:
+    def team(self, part: AnyCommunicator) -> int:
         """Make a team of NVSHMEM of the ranks of a subcommunicator, for kernels of :meth:`module`. Collective.
 
         All ranks of `comm` call it, each with its own subcommunicator. Kernels translate ranks by
@@ -361,7 +366,7 @@ class Symmetric:
         if not 0 <= value < _VALUES:
             raise InputError(f"a signal has values of 0 to 2^64 - 1, not {value}")
 
-    def _checked(self, array: LocalArray, where: Where) -> Any:
+    def _checked(self, array: LocalArray, where: Where) -> LocalArray:
         if not isinstance(array, type(self.local)):
             raise UnsupportedTypeError(
                 f"symmetric memory of {type(self.local).__module__} takes and gives arrays of it, not {type(array)}"
@@ -373,7 +378,7 @@ class Symmetric:
             raise LayoutError(f"an array of shape {array.shape} cannot be copied to a part of shape {part.shape}")
         return array
 
-    def _atomic(self, values: Any, where: Where) -> tuple[Any, int]:
+    def _atomic(self, values: LocalArray, where: Where) -> tuple[LocalArray, int]:
         """Return contiguous values, and the offset of the part in the memory, in bytes."""
         if self.dtype.kind not in "iu" or self.dtype.itemsize not in _ATOMIC_SIZES:
             raise UnsupportedTypeError(f"atomic operations are for integers of 32 or 64 bits, not {self.dtype}")
@@ -386,7 +391,7 @@ class Symmetric:
         return values if values.flags.c_contiguous else values.copy("C"), offset
 
     @contextmanager
-    def _contiguous(self, out: LocalArray) -> Iterator[Any]:
+    def _contiguous(self, out: LocalArray) -> Iterator[LocalArray]:
         """Yield contiguous memory, which is then copied to `out`."""
         fetched = out if out.flags.c_contiguous else out.copy("C")
         yield fetched
@@ -397,10 +402,10 @@ class Symmetric:
 
     def _allocate(self, engine: Engine) -> None:
         self.local = engine.xp.zeros(self.shape, self.dtype)
-        self._peers: list[Any] = [self.local]  # by rank
+        self._peers: list[LocalArray] = [self.local]  # by rank
         self._signals = [np.zeros(self.signals, np.uint64)]
 
-    def _peer(self, rank: int) -> Any:
+    def _peer(self, rank: int) -> LocalArray:
         return self._peers[rank]
 
     def _put(self, source: LocalArray, rank: int, where: Where) -> None:
@@ -421,19 +426,21 @@ class Symmetric:
         if (now := int(self._signals[0][signal])) < value:
             raise CommunicationError(f"signal {signal} is {now}, and there is no other rank to set it to {value}")
 
-    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+    def _fetch_add(self, values: LocalArray, rank: int, offset: int, out: LocalArray) -> None:
         part = self._part(values, rank, offset)
         if out is not None:
             out[...] = part
         part += values
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
+    def _compare_and_swap(
+        self, expected: LocalArray, values: LocalArray, rank: int, offset: int, out: LocalArray
+    ) -> None:
         part = self._part(values, rank, offset)
         out[...] = part
         chosen = out == expected
         part[chosen] = values[chosen]
 
-    def _part(self, like: Any, rank: int, offset: int) -> Any:
+    def _part(self, like: LocalArray, rank: int, offset: int) -> LocalArray:
         """Return the memory of a rank from an offset in bytes, with the shape of `like`."""
         begin = offset // self.dtype.itemsize
         return self._peer(rank).reshape(-1)[begin : begin + like.size].reshape(like.shape)
@@ -441,10 +448,10 @@ class Symmetric:
     def _address(self, array: LocalArray) -> int:
         return array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data
 
-    def _module(self, source: str, options: tuple[str, ...]) -> Any:
+    def _module(self, source: str, options: tuple[str, ...]) -> CudaModule:
         raise UnsupportedTypeError("kernels that call NVSHMEM or NCCL need the memory of several GPUs")
 
-    def _team(self, part: Any) -> int:
+    def _team(self, part: AnyCommunicator) -> int:
         raise UnsupportedTypeError("teams of NVSHMEM need memory of several GPUs in its heap, not in a window of NCCL")
 
     def _fence(self) -> None:
@@ -501,12 +508,14 @@ class SharedWindow(Symmetric):
 
         self.comm.wait_until(arrived, f"signal {signal}")
 
-    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+    def _fetch_add(self, values: LocalArray, rank: int, offset: int, out: LocalArray) -> None:
         fetched = np.empty_like(values) if out is None else out
         request = self._segments.start_fetch_add(values, fetched, rank, self._offset + offset)
         self.comm.wait_until(request.Test, "an atomic addition")
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
+    def _compare_and_swap(
+        self, expected: LocalArray, values: LocalArray, rank: int, offset: int, out: LocalArray
+    ) -> None:
         self._segments.compare_and_swap(expected, values, out, rank, self._offset + offset)
 
     def _fence(self) -> None:
@@ -536,7 +545,12 @@ def _lack_of(size: int) -> MemoryError | None:
 
 
 def validated_memory(
-    comm: Any, shape: Any, dtype: Any, engine_name: str | None, signals: int, registered: bool
+    comm: AnyCommunicator,
+    shape: int | Sequence[int],
+    dtype: DTypeLike,
+    engine_name: str | None,
+    signals: int,
+    registered: bool,
 ) -> tuple[tuple[int, ...], np.dtype, Engine]:
     """Return shape, dtype and engine of symmetric memory, which must be equal on all ranks. Collective."""
     with collective_errors(comm):

@@ -14,12 +14,12 @@ import socket
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from collops._forks import register_at_exit
-from collops.backend import Engine, LocalArray
+from collops.backend import CudaEvent, CudaModule, Engine, LocalArray
 from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
@@ -37,7 +37,7 @@ _ALL_RANKS, _NO_TEAM = 0, -1
 _CONFIG_VERSION, _ANY_CONTEXTS, _HAS_UNIQUE_ID = (2 << 16) + 64, -1, 2
 
 
-def kind_of(comm: Any, registered: bool) -> type[Symmetric]:
+def kind_of(comm: Communicator, registered: bool) -> type[Symmetric]:
     """Return the kind of symmetric memory for several ranks with GPUs. Collective."""
     if registered:
         return NcclWindow
@@ -60,7 +60,7 @@ class DeviceHeap(Symmetric):
         except MemoryError:
             library.bindings.free(self._pointer)
             raise
-        self._views: dict[int, Any] = {}
+        self._views: dict[int, LocalArray] = {}
         self._teams: dict[tuple[tuple[int, ...] | None, ...], int] = {}  # by each rank's members
         releases = [partial(_free_heap, self.comm, library, self._teams, self._signal_pointer, self._pointer)]
         settle = partial(_wait_for_device, self.comm, library, "symmetric memory that nothing refers to")
@@ -84,7 +84,7 @@ class DeviceHeap(Symmetric):
         self.comm.check(error)
         return pointer
 
-    def _peer(self, rank: int) -> Any:
+    def _peer(self, rank: int) -> LocalArray:
         if rank == self.comm.rank:
             return self.local
         view = self._views.get(rank)
@@ -140,13 +140,15 @@ class DeviceHeap(Symmetric):
     def _barrier(self) -> None:
         self._library.bindings.barrier_all_on_stream(self._library.stream())
 
-    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+    def _fetch_add(self, values: LocalArray, rank: int, offset: int, out: LocalArray) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
+    def _compare_and_swap(
+        self, expected: LocalArray, values: LocalArray, rank: int, offset: int, out: LocalArray
+    ) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
-    def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
+    def _update(self, name: str, rank: int, offset: int, *operands: LocalArray, out: LocalArray) -> None:
         if count := operands[0].size:
             kernel = self._library.module(_atomics_source(), ()).get_function(f"{name}_{8 * self.dtype.itemsize}")
             fetched = 0 if out is None else out.data.ptr
@@ -154,11 +156,11 @@ class DeviceHeap(Symmetric):
             arguments = (*map(np.uint64, addresses), np.int64(count), np.int32(rank))
             kernel((-(-count // _THREADS),), (_THREADS,), arguments)
 
-    def _module(self, source: str, options: tuple[str, ...]) -> Any:
+    def _module(self, source: str, options: tuple[str, ...]) -> CudaModule:
         with collective_errors(self.comm):
             return self._library.module(source, options)
 
-    def _team(self, part: Any) -> int:
+    def _team(self, part: Communicator | None) -> int:
         self._wait("symmetric memory before a team is made")
         # NVSHMEM clears a rank's scratch memory after each team, including data of other ranks for the next team. No
         # rank completes this gather, and begins the next team, before all ranks have finished the previous one.
@@ -170,7 +172,7 @@ class DeviceHeap(Symmetric):
             self._teams[groups] = self._new_team(groups, [unique_id for _, unique_id in proposals])
         return self._teams[groups]
 
-    def _proposal(self, part: Any) -> tuple[list[int] | None, int]:
+    def _proposal(self, part: Communicator | None) -> tuple[list[int] | None, int]:
         """Return the members of this rank's team, and its identifier if this rank is the first member."""
         if part is None:
             return None, 0
@@ -203,7 +205,7 @@ class DeviceHeap(Symmetric):
         self._views.clear()
 
 
-def _wait_for_device(comm: Any, library: _Library, what: str) -> None:
+def _wait_for_device(comm: Communicator, library: _Library, what: str) -> None:
     """Wait for the work on the stream, barriers included, before NVSHMEM is called from the host.
 
     These calls contain barriers, and all barriers share their counters. On the device they have no deadline, and every
@@ -213,7 +215,9 @@ def _wait_for_device(comm: Any, library: _Library, what: str) -> None:
     library.synchronize()
 
 
-def _free_heap(comm: Any, library: _Library, teams: dict[Any, int], *pointers: int) -> None:
+def _free_heap(
+    comm: Communicator, library: _Library, teams: dict[tuple[tuple[int, ...] | None, ...], int], *pointers: int
+) -> None:
     """Free memory of the heap with its teams. Collective."""
     _wait_for_device(comm, library, "freeing symmetric memory")
     for team in teams.values():  # NVSHMEM ignores ``NVSHMEM_TEAM_INVALID``
@@ -226,7 +230,7 @@ def _free_heap(comm: Any, library: _Library, teams: dict[Any, int], *pointers: i
 class _Library:
     """NVSHMEM, initialised for ranks `members` of the world: its low-level calls, and the CuPy functions they need."""
 
-    def __init__(self, comm: Any, members: list[int]) -> None:
+    def __init__(self, comm: Communicator, members: list[int]) -> None:
         import cupy
         import nvshmem.core
         from cuda.core import Device
@@ -234,13 +238,13 @@ class _Library:
 
         self.members = members
         self._cupy = cupy
-        self.bindings: Any = bindings
+        self.bindings: ModuleType = bindings
         self.set = int(nvshmem.core.SignalOp.SIGNAL_SET)
         self.at_least = int(nvshmem.core.ComparisonType.CMP_GE)
         self.device = cupy.cuda.Device().id
         self.error: type[Exception] = bindings.NVSHMEMError
         self._core = nvshmem.core
-        self._modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+        self._modules: dict[tuple[str, tuple[str, ...]], CudaModule] = {}
         unique_id = nvshmem.core.get_unique_id(empty=comm.rank != 0)
         words = unique_id._data.view(np.uint8)
         comm.bcast(words, 0, out=words)
@@ -253,7 +257,7 @@ class _Library:
     def stream(self) -> int:
         return self._cupy.cuda.get_current_stream().ptr
 
-    def event(self) -> Any:
+    def event(self) -> CudaEvent:
         """Return an event after the work on the current stream."""
         return self._cupy.cuda.get_current_stream().record()
 
@@ -273,12 +277,12 @@ class _Library:
             )
         return None
 
-    def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: Any) -> Any:
+    def array(self, pointer: int, shape: tuple[int, ...], dtype: np.dtype, owner: object) -> LocalArray:
         """Return a CuPy array at an address; for kernels it is memory of this device, even if it belongs to another."""
         memory = self._cupy.cuda.UnownedMemory(pointer, nbytes_of(shape, dtype), owner, self.device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
 
-    def module(self, source: str, options: tuple[str, ...]) -> Any:
+    def module(self, source: str, options: tuple[str, ...]) -> CudaModule:
         """Return kernels registered with NVSHMEM; they are cached, since NVSHMEM updates them when its heap changes."""
         key = (source, options)
         if key not in self._modules:
@@ -325,7 +329,7 @@ def _atomics_source() -> str:
 _library: _Library | None = None
 
 
-def _started_library(comm: Any) -> _Library:
+def _started_library(comm: Communicator) -> _Library:
     """Return NVSHMEM, initialised for the ranks of `comm`. Collective.
 
     Raises `TransportError` on every rank if a rank lacks nvshmem4py, its own GPU or a network to other hosts.

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import Engine, LocalArray
-from collops.comm.agreement import collective_errors
+from collops.backend import CudaModule, Engine, LocalArray
+from collops.comm.agreement import AnyCommunicator, collective_errors
 from collops.comm.device_wait import wait_while_source
-from collops.comm.nccl import missing_for_windows
+from collops.comm.nccl import NcclHandle, NcclTransport, missing_for_windows
 from collops.comm.nccl_link import compiled_with_nccl
 from collops.comm.reclaim import free_when_unreachable
 from collops.comm.symmetric import Symmetric, nbytes_of
@@ -66,7 +65,7 @@ class NcclWindow(Symmetric):
         self._array(self._memory, (size,), np.dtype(np.uint8)).fill(0)
         self._barrier()
 
-    def _array(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    def _array(self, address: int, shape: tuple[int, ...], dtype: np.dtype) -> LocalArray:
         device = self._cupy.cuda.Device().id
         memory = self._cupy.cuda.UnownedMemory(address, nbytes_of(shape, dtype), self._owner, device)
         return self._cupy.ndarray(shape, dtype, self._cupy.cuda.MemoryPointer(memory, 0))
@@ -84,7 +83,7 @@ class NcclWindow(Symmetric):
             self._peer_addresses = [int(address) for address in addresses.get()]
         return self._peer_addresses[rank]
 
-    def _peer(self, rank: int) -> Any:
+    def _peer(self, rank: int) -> LocalArray:
         return self.local if rank == self.comm.rank else self._array(self._base(rank), self.shape, self.dtype)
 
     def _set_signal(self, rank: int, signal: int, value: int) -> None:
@@ -93,13 +92,15 @@ class NcclWindow(Symmetric):
     def _wait_signal(self, signal: int, value: int) -> None:
         self._launch("wait_signal", 1, self._memory + self._signals_at + 8 * signal, value)
 
-    def _fetch_add(self, values: Any, rank: int, offset: int, out: Any | None) -> None:
+    def _fetch_add(self, values: LocalArray, rank: int, offset: int, out: LocalArray) -> None:
         self._update("fetch_add", rank, offset, values, out=out)
 
-    def _compare_and_swap(self, expected: Any, values: Any, rank: int, offset: int, out: LocalArray) -> None:
+    def _compare_and_swap(
+        self, expected: LocalArray, values: LocalArray, rank: int, offset: int, out: LocalArray
+    ) -> None:
         self._update("compare_and_swap", rank, offset, expected, values, out=out)
 
-    def _update(self, name: str, rank: int, offset: int, *operands: Any, out: Any | None) -> None:
+    def _update(self, name: str, rank: int, offset: int, *operands: LocalArray, out: LocalArray) -> None:
         count = operands[0].size
         target = self._base(rank) + offset
         addresses = (*(operand.data.ptr for operand in operands), 0 if out is None else out.data.ptr)
@@ -111,7 +112,7 @@ class NcclWindow(Symmetric):
             kernel = _kernels(self._processor()).get_function(name)
             kernel((-(-threads // _THREADS),), (min(threads, _THREADS),), tuple(map(np.uint64, arguments)))
 
-    def _module(self, source: str, options: tuple[str, ...]) -> Any:
+    def _module(self, source: str, options: tuple[str, ...]) -> CudaModule:
         with collective_errors(self.comm):
             return _module(source, options, self._processor())
 
@@ -125,20 +126,20 @@ class NcclWindow(Symmetric):
         self._peer_addresses = []
 
 
-def _wait_for_device(comm: Any, what: str) -> None:
+def _wait_for_device(comm: AnyCommunicator, what: str) -> None:
     import cupy
 
     comm.wait(cupy.cuda.get_current_stream().record(), what)
     cupy.cuda.Device().synchronize()
 
 
-def _free_window(comm: Any, transport: Any, window: Any, memory: int) -> None:
+def _free_window(comm: AnyCommunicator, transport: NcclTransport, window: NcclHandle, memory: int) -> None:
     _wait_for_device(comm, "freeing symmetric memory")
     transport.free_window(window, memory)
 
 
 @cache
-def _module(source: str, options: tuple[str, ...], processor: str) -> Any:
+def _module(source: str, options: tuple[str, ...], processor: str) -> CudaModule:
     """Return kernels that call NCCL's device functions."""
     import cupy
 
@@ -148,7 +149,7 @@ def _module(source: str, options: tuple[str, ...], processor: str) -> Any:
 
 
 @cache
-def _kernels(processor: str) -> Any:
+def _kernels(processor: str) -> CudaModule:
     """Return the kernels of signals and atomic operations for the processor of this device."""
     source = Path(__file__).with_name("symmetric_nccl.cu").read_text(encoding="utf-8")
     return cuda_module(wait_while_source() + source)

@@ -20,7 +20,7 @@ import numpy as np
 
 from collops._forks import at_fork, register_at_exit
 from collops._launcher import bootstrap_address, started
-from collops.comm.agreement import name_ranks
+from collops.comm.agreement import Json, MpiBuffer, name_ranks
 from collops.comm.failure import default_timeout
 from collops.comm.mesh import NAP_SECONDS, Mesh, Request, TcpError
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
@@ -31,7 +31,7 @@ _SETUP, _BARRIER = -1, -2  # reserved tags
 class _All:
     """Several requests as one."""
 
-    def __init__(self, requests: Sequence[Any]) -> None:
+    def __init__(self, requests: Sequence[Request | _All]) -> None:
         self._pending = requests
 
     def Test(self) -> bool:
@@ -66,11 +66,11 @@ class Group:
         """Return a group of the same ranks, with separate messages."""
         return self._part(self.members)
 
-    def Idup(self) -> tuple[Group, Any]:
+    def Idup(self) -> tuple[Group, _All]:
         """Return such a group, and a request that is complete when all ranks have called this. Collective."""
         return self.Dup(), self.Ibarrier()
 
-    def Split(self, color: Any, key: int = 0) -> Group | None:
+    def Split(self, color: int | str | None, key: int = 0) -> Group | None:
         """Return the group of the ranks that pass the same `color`, or ``None`` without one. Collective."""
         rows = self.allgather([color, key])
         if color is None:
@@ -83,7 +83,7 @@ class Group:
         """Return the group of the ranks of this node. Collective."""
         return self.Split(_node())
 
-    def allgather(self, value: Any) -> list[Any]:
+    def allgather(self, value: Json) -> list[Json]:
         """Return the value of every rank. Collective; with the deadline of other waits."""
         text = memoryview(json.dumps(value).encode())
         for member in self.members:
@@ -104,11 +104,11 @@ class Group:
             time.sleep(NAP_SECONDS)
         return [json.loads(self._mesh.take(*key) or b"") for key in keys]
 
-    def Isend(self, buffer: Any, dest: int, tag: int = 0) -> Request:
+    def Isend(self, buffer: MpiBuffer, dest: int, tag: int = 0) -> Request:
         """Start to send a contiguous array."""
         return self._mesh.send(self.members[dest], self._context, tag, _bytes_of(buffer))
 
-    def Irecv(self, buffer: Any, source: int, tag: int = 0) -> Request:
+    def Irecv(self, buffer: MpiBuffer, source: int, tag: int = 0) -> Request:
         """Start to receive into a contiguous array."""
         return self._mesh.receive(self.members[source], self._context, tag, _bytes_of(buffer))
 
@@ -125,11 +125,11 @@ class Group:
         arriving = [self.Irecv(empty, rank, _BARRIER) for rank in range(self.size)]
         return _All([*arriving, *(self.Isend(empty, rank, _BARRIER) for rank in range(self.size))])
 
-    def Recv_init(self, buffer: Any, source: int, tag: int) -> _Persistent:
+    def Recv_init(self, buffer: MpiBuffer, source: int, tag: int) -> _Persistent:
         """Prepare to receive into a contiguous array, any number of times."""
         return _Persistent(partial(self.Irecv, buffer, source, tag))
 
-    def Send_init(self, buffer: Any, dest: int, tag: int) -> _Persistent:
+    def Send_init(self, buffer: MpiBuffer, dest: int, tag: int) -> _Persistent:
         """Prepare to send a contiguous array, any number of times."""
         return _Persistent(partial(self.Isend, buffer, dest, tag))
 
@@ -212,7 +212,7 @@ def _leave(mesh: Mesh) -> None:
     mesh.leave()
 
 
-def _bytes_of(buffer: Any) -> memoryview:
+def _bytes_of(buffer: MpiBuffer) -> memoryview:
     """Return the memory of a contiguous array, or of a buffer that mpi4py accepts."""
     array = np.asarray(buffer[0] if isinstance(buffer, list) else buffer)
     return array.reshape(-1).view(np.uint8).data

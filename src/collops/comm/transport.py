@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from collops.backend import LocalArray
 from collops.comm.call import Call
 from collops.errors import CommunicationError, InputError
 
@@ -53,7 +56,7 @@ class KnownExchange:
     def __init__(self) -> None:
         self.short: Any = None  # of Transport.short
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> KnownExchange:
+    def __deepcopy__(self, memo: dict[int, object]) -> KnownExchange:
         """Return a new object: the state has addresses of the memory of this exchange."""
         return KnownExchange()
 
@@ -98,7 +101,7 @@ class TransportTable:
         if name not in self.names:
             raise InputError(f"there is no transport {name!r}; choose {', '.join(self.names)}{otherwise}")
 
-    def possible(self, *facts: Any) -> list[str]:
+    def possible(self, *facts: object) -> list[str]:
         """Return the transports that these ranks can use, in order of preference."""
         return [name for name, row in self.rows.items() if row.obstacle(*facts) is None]
 
@@ -145,7 +148,7 @@ class Transport(ABC):
     reasons: Sequence[str] = ()
     by_address: bool = False
     short: Any = None
-    reductions: dict[tuple[Any, str], Any] | None = None
+    reductions: Mapping[tuple[np.dtype, str], object] | None = None
 
     @abstractmethod
     def run(self, call: Call) -> None:
@@ -170,7 +173,7 @@ class Transport(ABC):
         """
         return False
 
-    def group(self) -> AbstractContextManager[Any]:
+    def group(self) -> AbstractContextManager[None]:
         """Merge the calls in the block into one launch, if the transport can."""
         return nullcontext()
 
@@ -184,7 +187,7 @@ class SerialTransport(Transport):
     name = "serial"
 
     def __init__(self) -> None:
-        self._sent: dict[int, deque[Any]] = {}
+        self._sent: dict[int, deque[LocalArray]] = {}
 
     def run(self, call: Call) -> None:
         """Copy the source of any call to its target."""
@@ -201,7 +204,7 @@ class SerialTransport(Transport):
 class _ToItself(Pending):
     __slots__ = ("_receives", "_sent")
 
-    def __init__(self, receives: list[Any], sent: deque[Any]) -> None:
+    def __init__(self, receives: list[LocalArray], sent: deque[LocalArray]) -> None:
         self._receives = receives
         self._sent = sent
 

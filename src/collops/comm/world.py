@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from collops import profile
 from collops._forks import at_fork
 from collops._launcher import bootstrap_address, check_world_of_one, mark_rank
-from collops.comm.agreement import gathered_values, raised_together
+from collops.comm.agreement import Mpi, MpiComm, gathered_values, raised_together
 from collops.comm.checked import LEVELS, CallAgreement, CheckedTransport, check_level
 from collops.comm.communicator import Communicator
 from collops.comm.cores import available_cores, limit_blas, share_of_cores
@@ -120,7 +120,7 @@ def alone() -> Communicator:
     return Communicator(SerialTransport(), None)
 
 
-def from_mpi4py(comm: Any, transport: str = "auto") -> Communicator:
+def from_mpi4py(comm: MpiComm, transport: str = "auto") -> Communicator:
     """Return the communicator of the ranks of an mpi4py communicator. Collective at its first call with `comm`.
 
     Parameters
@@ -165,7 +165,7 @@ def device_count() -> int:
         return 0
 
 
-def _build(mpi: Any, comm: Any, transport: str, mpi_reason: str) -> Communicator:
+def _build(mpi: Mpi, comm: MpiComm, transport: str, mpi_reason: str) -> Communicator:
     mark_rank()
     devices, is_world = device_count(), comm is None or comm == mpi.COMM_WORLD
     default_timeout()  # an invalid environment raises an error on a single rank, too
@@ -220,7 +220,7 @@ class _Placement(NamedTuple):
     level: str = GPU_LEVELS[0]
 
 
-def _communicator(placement: _Placement, control: Any, is_world: bool = False) -> Communicator:
+def _communicator(placement: _Placement, control: MpiComm, is_world: bool = False) -> Communicator:
     """Return the communicator of the ranks of `control`, with the chosen transports."""
     names = ("local_rank", "local_size", "nodes", "reasons")
     common: Any = {"control": control, **{name: getattr(placement, name) for name in names}}
@@ -251,7 +251,7 @@ def _communicator(placement: _Placement, control: Any, is_world: bool = False) -
     if is_world:
         end_together(failures, calls)
 
-    def derive(split: Any) -> Communicator:
+    def derive(split: MpiComm) -> Communicator:
         local_rank, node_ranks = on_node(split, split.rank)
         nodes, hosts = _nodes_and_hosts(split, node_ranks[0])
         placement_of_split = placement._replace(
@@ -296,7 +296,7 @@ def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
     return f"{socket.gethostname()} {device.pci_bus_id}"
 
 
-def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[Choice, str]:
+def _choose(mpi: Mpi, control: MpiComm, transport: str, device: str) -> tuple[Choice, str]:
     """Agree on the transport of device arrays, and on the strictest check that a rank requests. Collective.
 
     Errors are raised on every rank: `InputError` if the ranks request different transports or the environment is
@@ -315,7 +315,7 @@ def _choose(mpi: Any, control: Any, transport: str, device: str) -> tuple[Choice
     return choice, LEVELS[max(fact.check for fact in facts)]
 
 
-def _nodes_and_hosts(control: Any, first: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _nodes_and_hosts(control: MpiComm, first: int) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return `nodes` and `hosts` of a `_Placement`; `first` is the first rank of this rank's node. Collective."""
     nodes, hosts = zip(*control.allgather((first, socket.gethostname())), strict=True)
     return nodes, hosts if len(set(hosts)) > 1 else ()

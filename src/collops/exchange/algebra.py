@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def compose_inverse(forest: StarForest, other: StarForest) -> StarForest:
     return _through(forest, forest.nroots, other, False, _roots_of_leaves(forest, points))
 
 
-def embed_roots(forest: StarForest, selected: Any) -> StarForest:
+def embed_roots(forest: StarForest, selected: Sequence[int] | np.ndarray) -> StarForest:
     """Return the forest with the leaves of the selected roots of this rank only; indices are unchanged. Collective."""
     chosen = _chosen(forest, selected, forest.nroots, "root")
     reached = np.zeros(forest.leaf_space, np.int8)
@@ -96,7 +96,7 @@ def embed_roots(forest: StarForest, selected: Any) -> StarForest:
     return _part(forest, reached[forest.leaves] != 0)
 
 
-def embed_leaves(forest: StarForest, selected: Any) -> StarForest:
+def embed_leaves(forest: StarForest, selected: Sequence[int] | np.ndarray) -> StarForest:
     """Return the forest with the selected leaves of this rank only (points of the leaf array). Collective."""
     chosen = _chosen(forest, selected, forest.leaf_space, "leaf")
     return _part(forest, chosen[forest.leaves] != 0)
@@ -130,7 +130,7 @@ def strided(
     strides = comm.allgather(np.array(_NOBODY if root_stride is None else root_stride, np.int64))
     values = np.arange(block)
 
-    def expanded(points: np.ndarray, stride: Any) -> np.ndarray:
+    def expanded(points: np.ndarray, stride: int | np.ndarray) -> np.ndarray:
         strides = np.broadcast_to(stride, points.shape)[:, None]
         adjacent, by_stride = points[:, None] * block + values, points[:, None] + values * strides
         return np.where(strides == _NOBODY, adjacent, by_stride).reshape(-1)
@@ -191,7 +191,7 @@ def concatenate(
     return _like(forests[0], nroots, *map(np.concatenate, zip(*edges, strict=True)))
 
 
-def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]:
+def distribute(forest: StarForest, counts: Sequence[int] | np.ndarray) -> tuple[StarForest, np.ndarray]:
     """Return the forest of values of roots with a variable number of values each. Collective.
 
     Parameters
@@ -233,7 +233,7 @@ def distribute(forest: StarForest, counts: Any) -> tuple[StarForest, np.ndarray]
     return values, leaf_counts
 
 
-def _like(forest: StarForest, nroots: int, *edges: Any) -> StarForest:
+def _like(forest: StarForest, nroots: int, *edges: np.ndarray) -> StarForest:
     options = {"transport": forest.transport, "deterministic": forest.deterministic}
     return type(forest)(forest.comm, nroots, *edges, **options)
 
@@ -259,7 +259,7 @@ def _roots_of_leaves(forest: StarForest, points: int) -> np.ndarray:
     return known
 
 
-def _chosen(forest: StarForest, selected: Any, points: int, what: str) -> np.ndarray:
+def _chosen(forest: StarForest, selected: Sequence[int] | np.ndarray, points: int, what: str) -> np.ndarray:
     """Return ones at the selected points. Collective."""
     chosen = np.zeros(points, np.int8)
     with collective_errors(forest.comm):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from collops.backend import Engine, LocalArray, engine_of
-from collops.comm.transport import KnownExchange
+from collops.comm.transport import KnownExchange, Pending, Transport
 from collops.errors import ARGUMENT_ERRORS, LayoutError, UnsupportedTypeError
 from collops.exchange.exchange import InFlight
 from collops.profile import messages
@@ -21,6 +21,8 @@ from collops.profile.marks import Span, active
 if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange.pattern import Box
+
+    _Combine: TypeAlias = Callable[[LocalArray, Box, LocalArray], LocalArray]
 
 
 class ExchangePlan:
@@ -89,7 +91,7 @@ class ExchangePlan:
         self._local = list(zip(sources, targets, strict=True))
         self._tag = comm.next_plan_tag()
         self._elements = sum(send.elements for send in self._sends)
-        self._offsets: dict[Any, _Offsets] = {}
+        self._offsets: dict[tuple[object, ...], _Offsets] = {}
 
     def start(
         self, source: LocalArray, target: LocalArray, *, on_side_stream: bool = False, op: str = "replace"
@@ -154,11 +156,11 @@ class ExchangePlan:
             combine(target, target_box, source[source_box])
         return InFlight(complete, target)
 
-    def __call__(self, source: LocalArray, target: LocalArray, *, op: str = "replace") -> Any:
+    def __call__(self, source: LocalArray, target: LocalArray, *, op: str = "replace") -> LocalArray:
         """Start, finish, and return the filled target. Collective."""
         return self.start(source, target, op=op).finish()
 
-    def _exchanged(self, engine: Any, sources: Any) -> list[tuple[Any, Any]]:
+    def _exchanged(self, engine: Any, sources: Sequence[LocalArray]) -> list[tuple[Box, LocalArray]]:
         """Exchange messages in the traced program; return the boxes of the target and the values received for them."""
         arrived = engine.methods.exchange(
             self.comm,
@@ -171,8 +173,14 @@ class ExchangePlan:
         return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
 
     def _start_arrays(
-        self, transport: Any, sources: Any, target: LocalArray, engine: Engine, combine: Any, in_place: bool
-    ) -> Callable[[Any], Any]:
+        self,
+        transport: Transport,
+        sources: Sequence[LocalArray],
+        target: LocalArray,
+        engine: Engine,
+        combine: _Combine,
+        in_place: bool,
+    ) -> Callable[[LocalArray], LocalArray]:
         """Start messages of contiguous arrays: contiguous boxes in place, other boxes as copies.
 
         Returns the function that completes the exchange.
@@ -193,16 +201,16 @@ class ExchangePlan:
         offsets: _Offsets,
         on_side_stream: bool,
         transport: Any,
-        sources: Any,
+        sources: Sequence[LocalArray],
         target: LocalArray,
         engine: Engine,
-        combine: Any,
+        combine: _Combine,
         in_place: bool,
-    ) -> Callable[[Any], Any]:
+    ) -> Callable[[LocalArray], LocalArray]:
         """Start messages by address: creating a view of each box would cost more than its message."""
         itemsize = target.dtype.itemsize
         packed, landings, sends, receives = [], [], [], []
-        last_packed: Any = None
+        last_packed: tuple[int, Box] | None = None
         for (peer, part, box, _, elements), offset in zip(self._sends, offsets.sent_from, strict=True):
             array = sources[part]
             if offset is None:
@@ -220,7 +228,7 @@ class ExchangePlan:
         pending = transport.start_addresses(sends, receives, on_side_stream, offsets.known)
         return partial(_complete, pending, combine, landings, packed)
 
-    def _offsets_in(self, sources: Any, target: LocalArray) -> _Offsets:
+    def _offsets_in(self, sources: Sequence[LocalArray], target: LocalArray) -> _Offsets:
         """Return the offsets of the boxes of messages in arrays of these shapes.
 
         Raises
@@ -229,7 +237,12 @@ class ExchangePlan:
             If an array does not contain its boxes.
         """
         if self._several:
-            key: Any = (target.itemsize, target.shape, target.strides, *((a.shape, a.strides) for a in sources))
+            key: tuple[object, ...] = (
+                target.itemsize,
+                target.shape,
+                target.strides,
+                *((a.shape, a.strides) for a in sources),
+            )
         else:
             key = (target.itemsize, target.shape, target.strides, sources[0].shape, sources[0].strides)
         offsets = self._offsets.get(key)
@@ -284,7 +297,13 @@ def extent(box: Sequence[slice]) -> tuple[int, ...]:
     return tuple(len(range(axis.start, axis.stop, axis.step or 1)) for axis in box)
 
 
-def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent: Any, target: LocalArray) -> Any:
+def _complete(
+    pending: Pending,
+    combine: _Combine,
+    landings: list[tuple[Box, LocalArray]],
+    sent: Sequence[object],
+    target: LocalArray,
+) -> LocalArray:
     """Wait for messages and combine values that were not received in place; `sent` keeps the buffers alive."""
     if active:
         with Span("communication: finish"):
@@ -294,7 +313,7 @@ def _complete(pending: Any, combine: Any, landings: list[tuple[Box, Any]], sent:
     return _combined(combine, landings, target) if landings else target
 
 
-def _combined(combine: Any, values: list[tuple[Box, Any]], target: LocalArray) -> Any:
+def _combined(combine: _Combine, values: list[tuple[Box, LocalArray]], target: LocalArray) -> LocalArray:
     for box, part in values:
         target = combine(target, box, part)
     return target

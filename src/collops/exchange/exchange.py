@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,11 +48,11 @@ class InFlight:
 
     __slots__ = ("_complete", "_target")
 
-    def __init__(self, complete: Callable[[Any], Any] | None, target: LocalArray) -> None:
+    def __init__(self, complete: Callable[[LocalArray], LocalArray] | None, target: LocalArray) -> None:
         self._complete = complete
         self._target = target
 
-    def finish(self, target: LocalArray | None = None) -> Any:
+    def finish(self, target: LocalArray | None = None) -> LocalArray:
         """Wait for the values (on devices: order the current stream after them), and return the target. Collective.
 
         Exchanges may be finished in any order, which need not be the same on all ranks.
@@ -97,22 +98,22 @@ class LocalWork(NamedTuple):
     dtype: np.dtype
     width: int
     deterministic: bool
-    packing: Any
+    packing: ModuleType
 
-    def packer(self, start: int, stop: int) -> Callable[[Any, Any], Any]:
+    def packer(self, start: int, stop: int) -> Callable[[LocalArray, LocalArray], LocalArray]:
         """Prepare to pack some of the leaving points into a buffer."""
         piece = self.leaving.piece(start, stop)
         return self.packing.mover(piece, Index.run(stop - start), "replace", self.dtype, self.width, True)
 
-    def stay(self) -> Callable[[Any, Any], Any] | None:
+    def stay(self) -> Callable[[LocalArray, LocalArray], LocalArray] | None:
         """Prepare to combine the values that stay on this rank; ``None`` without any."""
         return self._combine(self.local_sources, self.local_targets)
 
-    def unpacker(self) -> Callable[[Any, Any], Any] | None:
+    def unpacker(self) -> Callable[[LocalArray, LocalArray], LocalArray] | None:
         """Prepare to unpack received values and combine them with the target; ``None`` without any."""
         return self._combine(Index.run(self.arriving.size), self.arriving)
 
-    def _combine(self, source: Index, target: Index) -> Callable[[Any, Any], Any] | None:
+    def _combine(self, source: Index, target: Index) -> Callable[[LocalArray, LocalArray], LocalArray] | None:
         if not target.size:
             return None
         return self.packing.mover(source, target, self.op, self.dtype, self.width, self.deterministic)
@@ -250,8 +251,8 @@ class Exchange:
         self.engine = engine
         self.tag = tag
         self.pieces: tuple[tuple[int, int], ...] = ()
-        self.outgoing: list[list[Any]] = [[] for _ in range(SLOTS)]
-        self.incoming: list[Any] = [None] * SLOTS
+        self.outgoing: list[list[LocalArray]] = [[] for _ in range(SLOTS)]
+        self.incoming: list[LocalArray] = [None] * SLOTS
         self.busy: list[Transfer | None] = [None] * SLOTS  # the transfer in each slot
         self._begun = 0
 
@@ -300,11 +301,11 @@ class Exchange:
             earlier.displace()
         return slot, use + 1
 
-    def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
+    def starter(self, work: LocalWork) -> Callable[[LocalArray, LocalArray, Transfer], LocalArray]:
         """Prepare a function that packs and sends values, moves local values, and returns the target."""
         packing, stay, send = self._packing(work), work.stay(), self.send
 
-        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> Any:
+        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> LocalArray:
             slot = transfer.slot
             for pack, piece in packing[slot]:
                 pack(source, piece)
@@ -313,11 +314,11 @@ class Exchange:
 
         return start
 
-    def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
+    def finisher(self, work: LocalWork) -> Callable[[Transfer, LocalArray], LocalArray]:
         """Prepare a function that waits for values, combines them with the target, and returns the target."""
         unpack = work.unpacker()
 
-        def finish(transfer: Transfer, target: LocalArray) -> Any:
+        def finish(transfer: Transfer, target: LocalArray) -> LocalArray:
             transfer.wait()
             if unpack is not None:
                 target = unpack(transfer.incoming, target)
@@ -326,12 +327,12 @@ class Exchange:
 
         return finish
 
-    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+    def mover(self, work: LocalWork) -> Callable[[LocalArray, LocalArray], LocalArray]:
         """Prepare a function that starts and finishes a move without a transfer object, and returns the target."""
         packing, stay, unpack, incoming = self._packing(work), work.stay(), work.unpacker(), self.incoming
         next_slot, prepare, send, receive, consume = self.next_slot, self.prepare, self.send, self.receive, self.consume
 
-        def move(source: LocalArray, target: LocalArray) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> LocalArray:
             slot, use = next_slot()
             prepare(slot, use)
             for pack, piece in packing[slot]:
@@ -347,16 +348,18 @@ class Exchange:
 
         return move
 
-    def _packing(self, work: LocalWork) -> list[list[tuple[Callable[[Any, Any], Any], Any]]]:
+    def _packing(
+        self, work: LocalWork
+    ) -> list[list[tuple[Callable[[LocalArray, LocalArray], LocalArray], LocalArray]]]:
         """Return for each slot the pieces of the outgoing buffer, each with the function that packs it."""
         packers = [work.packer(*piece) for piece in self.pieces]
         return [list(zip(packers, outgoing, strict=True)) for outgoing in self.outgoing]
 
-    def mover_in_steps(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+    def mover_in_steps(self, work: LocalWork) -> Callable[[LocalArray, LocalArray], LocalArray]:
         """Prepare a move that consists of a start and a finish."""
         start, finish, begin = self.starter(work), self.finisher(work), self.begin
 
-        def move(source: LocalArray, target: LocalArray) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> LocalArray:
             transfer = begin()
             return finish(transfer, start(source, target, transfer))
 
@@ -410,18 +413,20 @@ class Mover:
         return InFlight(partial(self._complete, transfer), _shaped(result, points, target))
 
     @benchmark(label="communication: finish")
-    def _complete(self, transfer: Transfer, target: LocalArray) -> Any:
+    def _complete(self, transfer: Transfer, target: LocalArray) -> LocalArray:
         if self._failures is not None:
             self._failures.check_open()
         points = points_of(target, self._shape)
         return _shaped(self._finish(transfer, points), points, target)
 
-    def _complete_move(self, move_points: Callable[[Any, Any], Any], flat: bool) -> Callable[[Any, Any], Any]:
+    def _complete_move(
+        self, move_points: Callable[[LocalArray, LocalArray], LocalArray], flat: bool
+    ) -> Callable[[LocalArray, LocalArray], LocalArray]:
         """Return the complete move, with few Python calls, which would delay small messages."""
         # No reference to this object, which would create a reference cycle that keeps the memory of the exchange.
         shape, records, record, failures = self._shape, self._records, self._record, self._failures
 
-        def move(source: LocalArray, target: LocalArray) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> LocalArray:
             if failures is not None and failures.failure:
                 failures.check_open()
             if messages.active or records:
@@ -431,7 +436,7 @@ class Mover:
             with Span("communication"):
                 return move_points(source, target)
 
-        def move_blocks(source: LocalArray, target: LocalArray) -> Any:
+        def move_blocks(source: LocalArray, target: LocalArray) -> LocalArray:
             points = points_of(target, shape)
             return _shaped(run(points_of(source, shape), points), points, target)
 
@@ -446,11 +451,11 @@ def _record(elements: int, nbytes: int, announce: Callable[[], None] | None) -> 
         announce()
 
 
-def points_of(array: LocalArray, shape: tuple[int, ...]) -> Any:
+def points_of(array: LocalArray, shape: tuple[int, ...]) -> LocalArray:
     """Return an array with one axis of points, and at most one axis for the values of a point."""
     return array if array.ndim == len(shape) + 1 else array.reshape(array.shape[0], *shape)
 
 
-def _shaped(result: Any, points: Any, target: LocalArray) -> Any:
+def _shaped(result: LocalArray, points: LocalArray, target: LocalArray) -> LocalArray:
     """Return a result in the shape of the target: the target itself if the result is `points`, a view of its memory."""
     return target if result is points else result.reshape(target.shape)

@@ -136,7 +136,7 @@ class StarForest(OnTransport):
         self.pattern = pattern_of_edges(comm, *edges)
         self._set_transport(transport)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StarForest:
+    def __deepcopy__(self, memo: dict[int, object]) -> StarForest:
         """Return this forest, which is immutable: prepared launches store addresses of its memory."""
         return self
 
@@ -144,9 +144,9 @@ class StarForest(OnTransport):
         """Set the transport, and drop exchanges and prepared movers."""
         self.transport = transport
         self._tag = self.comm.next_plan_tag()
-        self._exchanges: dict[Any, Exchange] = {}
+        self._exchanges: dict[tuple[object, ...], Exchange] = {}
         self._movers: dict[Any, Any] = {}
-        self._checked: dict[Any, Mover] = {}
+        self._checked: dict[tuple[object, ...], Mover] = {}
         self._multi: StarForest | None = None
 
     # Constructors
@@ -209,7 +209,7 @@ class StarForest(OnTransport):
     def __enter__(self) -> StarForest:
         return self
 
-    def __exit__(self, kind: Any, *details: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         if kind is None:
             self.free()
 
@@ -240,7 +240,7 @@ class StarForest(OnTransport):
 
     # Movers
 
-    def bcast(self, roots: LocalArray, leaves: LocalArray | None = None, op: str = "replace") -> Any:
+    def bcast(self, roots: LocalArray, leaves: LocalArray | None = None, op: str = "replace") -> LocalArray:
         """Copy the value of each root to its leaves. Collective: one neighbour exchange.
 
         Parameters
@@ -272,7 +272,7 @@ class StarForest(OnTransport):
         mover, roots, leaves = self._prepared(_DOWN, op, roots, leaves)
         return mover.start(roots, leaves)
 
-    def reduce(self, leaves: LocalArray, roots: LocalArray, op: str = "sum") -> Any:
+    def reduce(self, leaves: LocalArray, roots: LocalArray, op: str = "sum") -> LocalArray:
         """Combine every root with the values of its leaves. Collective: one neighbour exchange.
 
         Parameters
@@ -294,7 +294,9 @@ class StarForest(OnTransport):
         mover, leaves, roots = self._prepared(_UP, op, leaves, roots)
         return mover.start(leaves, roots)
 
-    def fetch_and_op(self, roots: LocalArray, leaves: LocalArray, fetched: Any = None, op: str = "sum") -> Any:
+    def fetch_and_op(
+        self, roots: LocalArray, leaves: LocalArray, fetched: LocalArray | None = None, op: str = "sum"
+    ) -> LocalArray:
         """Combine roots with their leaves sequentially; each leaf gets the value of its root before its own update.
 
         Collective: two neighbour exchanges. The order is the order of sums described in the class.
@@ -314,7 +316,7 @@ class StarForest(OnTransport):
         return self.start_fetch_and_op(roots, leaves, fetched, op).finish()
 
     def start_fetch_and_op(
-        self, roots: LocalArray, leaves: LocalArray, fetched: Any = None, op: str = "sum"
+        self, roots: LocalArray, leaves: LocalArray, fetched: LocalArray | None = None, op: str = "sum"
     ) -> InFlight:
         """Start a :meth:`fetch_and_op`. All ranks finish the operations of one forest in the same order. Collective."""
         (collect, fetch, flat), leaves, _ = self._prepared(_FETCH, op, leaves, roots)
@@ -325,7 +327,7 @@ class StarForest(OnTransport):
         back, _, _ = multi._prepared(_DOWN, "replace", slots, fetched)
         collected = collect.start(leaves, slots)
 
-        def complete(fetched: Any) -> Any:
+        def complete(fetched: LocalArray | None) -> LocalArray:
             multi_values = points_of(collected.finish(), flat)
             before, sums = fetch(multi_values, points_of(roots, flat), multi_values)
             result = back.move(before.reshape(slots.shape), fetched)
@@ -333,7 +335,7 @@ class StarForest(OnTransport):
 
         return InFlight(complete, fetched)
 
-    def gather(self, leaves: LocalArray, multi_roots: LocalArray | None = None) -> Any:
+    def gather(self, leaves: LocalArray, multi_roots: LocalArray | None = None) -> LocalArray:
         """Collect the leaves of every root consecutively, in the order of ranks and then of leaves. Collective.
 
         Parameters
@@ -357,7 +359,7 @@ class StarForest(OnTransport):
             multi_roots = engine_of(leaves).xp.empty((multi.nroots, *leaves.shape[1:]), leaves.dtype)
         return multi.start_reduce(leaves, multi_roots, "replace")
 
-    def scatter(self, multi_roots: LocalArray, leaves: LocalArray | None = None) -> Any:
+    def scatter(self, multi_roots: LocalArray, leaves: LocalArray | None = None) -> LocalArray:
         """Copy to each leaf its own value in an array as :meth:`gather` collects it. Collective."""
         return self.multi.bcast(multi_roots, leaves)
 
@@ -372,7 +374,9 @@ class StarForest(OnTransport):
             self._multi = algebra.multi_forest(self)
         return self._multi
 
-    def _prepared(self, way: str, op: str, source: LocalArray, target: LocalArray) -> tuple[Any, Any, Any]:
+    def _prepared(
+        self, way: str, op: str, source: LocalArray, target: LocalArray
+    ) -> tuple[Any, LocalArray, LocalArray]:
         """Return the mover between these arrays, the contiguous source, and the target (by default zeros)."""
         try:
             kind = way, op, type(source), source.dtype, source.shape, type(target), target.dtype, target.shape
@@ -424,7 +428,7 @@ class StarForest(OnTransport):
         if blocks[0] != blocks[1]:
             raise LayoutError(f"a point has the shape {blocks[0]} among the source and {blocks[1]} among the target")
 
-    def _checked_points(self, name: str, array: LocalArray, engine: Engine, written: bool = False) -> Any:
+    def _checked_points(self, name: str, array: LocalArray, engine: Engine, written: bool = False) -> LocalArray:
         """Return a contiguous array of roots or leaves; an array that is `written` must be contiguous already."""
         exact, points = name == "roots", self.nroots if name == "roots" else self.leaf_space
         if array.ndim == 0 or array.shape[0] < points or (exact and array.shape[0] != points):
@@ -467,7 +471,12 @@ class StarForest(OnTransport):
     distribute = algebra.distribute
 
 
-def _checked_edges(comm: Communicator, leaves: Any, ranks: Any, indices: Any) -> tuple[np.ndarray, ...]:
+def _checked_edges(
+    comm: Communicator,
+    leaves: Sequence[int] | np.ndarray | None,
+    ranks: Sequence[int] | np.ndarray,
+    indices: Sequence[int] | np.ndarray,
+) -> tuple[np.ndarray, ...]:
     """Return the edges of a rank's leaves, after all checks that need no communication."""
     ranks, indices = as_indices(ranks, "remote_ranks"), as_indices(indices, "remote_indices")
     leaves = np.arange(len(ranks), dtype=np.int64) if leaves is None else as_indices(leaves, "leaves")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
@@ -19,7 +19,7 @@ __all__ = ["as_count", "as_indices", "owners", "sent_to"]
 _LARGEST = 2**63 - 1
 
 
-def as_count(value: Any, what: str) -> int:
+def as_count(value: SupportsIndex, what: str) -> int:
     """Return a count; raise :class:`LayoutError` unless it is an integer from 0 to ``2**63 - 1``."""
     try:
         count = operator.index(value)
@@ -32,7 +32,7 @@ def as_count(value: Any, what: str) -> int:
     return count
 
 
-def as_indices(values: Any, name: str, what: str = "", count: int = 0) -> np.ndarray:
+def as_indices(values: object, name: str, what: str = "", count: int = 0) -> np.ndarray:
     """Return a list of integers as a new 64-bit array; with `what`, each must be the number of one of `count` items.
 
     Raises
@@ -91,7 +91,7 @@ def edges_of(comm: Communicator, pattern: str, count: int, root: int) -> tuple[i
     return count, None, ranks, indices
 
 
-def owners(layout: Any, rank: int, indices: Any) -> tuple[np.ndarray, np.ndarray]:
+def owners(layout: Any, rank: int, indices: object) -> tuple[np.ndarray, np.ndarray]:
     """Return the rank that owns each element of a layout, and its index in the ravelled part of this rank.
 
     The indices are global, in C order. If an element has several replicas, the replica at the coordinates of `rank` is

@@ -18,6 +18,7 @@ from collops.profile import mark, messages
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
+    from collops.comm.device_launch import Launch
     from collops.comm.transport import Pending
     from collops.exchange.pattern import Box
 
@@ -97,7 +98,7 @@ class PeerCopy:
             for (rank, box, _), stride in zip(self._boxes, self._strides, strict=True)
         ]
         self._elements = sum(prod(extent(box)) for rank, box, _ in self._boxes if rank != comm.rank)
-        self._launches: dict[tuple[int, ...], tuple[Any, Sequence[int]]] = {}
+        self._launches: dict[tuple[int, ...], tuple[Launch, Sequence[int]]] = {}
 
     def supports(self, shape: tuple[int, ...]) -> bool:
         """Return whether the kernel supports boxes of a local array of this shape in C order. Not collective."""
@@ -153,7 +154,7 @@ class PeerCopy:
         sources, targets = (local, remote) if self._writes else (remote, local)
         return [*sources, *[0] * (MAX_BOXES - len(sources)), *targets]
 
-    def _launch(self, strides: tuple[int, ...], begin: int) -> tuple[Any, Sequence[int]]:
+    def _launch(self, strides: tuple[int, ...], begin: int) -> tuple[Launch, Sequence[int]]:
         from collops.comm.device_launch import Launch
 
         key = begin, *strides

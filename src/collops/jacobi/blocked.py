@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import Variant
 from collops.profile import mark
@@ -35,5 +33,5 @@ class Blocked(Variant):
             made += depth
 
     @property
-    def array(self) -> Any:
+    def array(self) -> LocalArray:
         return self.grids[self._passages % 2]

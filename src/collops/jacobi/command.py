@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -76,7 +77,7 @@ def _table(outcome: Outcome) -> Table:
         limit = numbers["memory_limit_us"]  # of one device for each rank
         return "" if limit is None else f"{100 * limit * outcome.ranks / devices / microseconds:.0f} %"
 
-    def add(name: str, row: dict[str, Any], differing: int | None = None) -> None:
+    def add(name: str, row: Mapping[str, Any], differing: int | None = None) -> None:
         time, devices, shares = row["us_per_iteration"], row["devices"], ("", "")
         if single is not None and row is not single:
             speedup = single["us_per_iteration"] / time

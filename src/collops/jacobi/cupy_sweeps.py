@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
@@ -40,7 +39,7 @@ _NONE = np.uint64(0)
 
 
 @cache
-def _module(device: int, real: str, cooperative: bool) -> Any:
+def _module(device: int, real: str, cooperative: bool) -> cupy.RawModule:
     source = wait_while_source() + Path(__file__).with_name("jacobi.cu").read_text(encoding="utf-8")
     with cupy.cuda.Device(device):
         return cuda_module(source, (f"-DREAL={real}",), cooperative)
@@ -56,7 +55,12 @@ class Neighbours:
     """
 
     def __init__(
-        self, halos: Sequence[int], flags: int, sets: Sequence[int], kernel: Any = None, extra: Sequence[Any] = ()
+        self,
+        halos: Sequence[int],
+        flags: int,
+        sets: Sequence[int],
+        kernel: cupy.RawKernel | None = None,
+        extra: Sequence[np.integer] = (),
     ) -> None:
         self.halos = tuple(halos)
         self.flags = np.uint64(flags)
@@ -89,9 +93,9 @@ class Sweeps:
         self._rows_above = grid.layout.local_shape(grid.above)[0]
         self._inner_bytes = (grid.width * grid.pitch + grid.lead) * grid.problem.itemsize
         self._check = np.int32(grid.problem.check)
-        self._persistent: Any = None
-        self._known: dict[Any, tuple[int, tuple[Any, ...]]] = {}  # blocks and arguments
-        self._arrived: Any = None
+        self._persistent: cupy.RawKernel | None = None
+        self._known: dict[object, tuple[int, tuple[np.integer, ...]]] = {}  # blocks and arguments
+        self._arrived: LocalArray = None
 
     def point(self, array: LocalArray) -> int:
         """Return the address of the point (0, 0) in a block's array."""
@@ -137,7 +141,7 @@ class Sweeps:
 
     def _arguments(
         self, source: LocalArray, target: LocalArray, part: Part, row_step: int, halos: Sequence[int]
-    ) -> tuple[int, tuple[Any, ...]]:
+    ) -> tuple[int, tuple[np.integer, ...]]:
         """Return the number of blocks, and the arguments except the norm: they are the same in every sweep."""
         (begin, end), (first, last) = part
         if begin >= end or first >= last:
@@ -177,7 +181,7 @@ class Sweeps:
     # ---- with neighbours' memory
 
     def into_halos(
-        self, source: LocalArray, target: LocalArray, above: Any, below: Any, norms: LocalArray, slot: int
+        self, source: LocalArray, target: LocalArray, above: LocalArray, below: LocalArray, norms: LocalArray, slot: int
     ) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
@@ -213,7 +217,7 @@ class Sweeps:
 
     def _peer_arguments(
         self, source: LocalArray, target: LocalArray, shift: int, neighbours: Neighbours
-    ) -> tuple[int, tuple[Any, ...]]:
+    ) -> tuple[int, tuple[np.integer, ...]]:
         grid = self.grid
         if self._arrived is None:
             self._arrived = cupy.zeros(4, np.uint32)
@@ -251,11 +255,11 @@ class Sweeps:
 
     def putting(
         self,
-        kernel: Any,
+        kernel: cupy.RawKernel,
         source: LocalArray,
         target: LocalArray,
         count: int,
-        signals: Any,
+        signals: LocalArray,
         number: int,
         norms: LocalArray,
         slot: int,
@@ -273,8 +277,8 @@ class Sweeps:
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(number), self._norm(norms, slot)))
 
     def _putting_arguments(
-        self, source: LocalArray, target: LocalArray, count: int, signals: Any
-    ) -> tuple[int, tuple[Any, ...]]:
+        self, source: LocalArray, target: LocalArray, count: int, signals: LocalArray
+    ) -> tuple[int, tuple[np.integer, ...]]:
         grid = self.grid
         halos = [0] * 4
         for side, rank in enumerate(grid.neighbours):
@@ -350,7 +354,7 @@ class Sweeps:
             ),
         )
 
-    def _persistent_kernel(self) -> Any:
+    def _persistent_kernel(self) -> cupy.RawKernel:
         if self._persistent is None:
             self._persistent = _module(self._device, self._real, True).get_function("persistent")
         return self._persistent

@@ -23,7 +23,7 @@ class Graphs(Overlap):
         self._cupy = cupy
         self._stream = cupy.cuda.Stream(non_blocking=False)
         self._pool = cupy.cuda.MemoryPool()  # keeps memory allocated during a recording as long as the recordings
-        self._recorded: dict[tuple[int, int, int], tuple[Any, Any]] = {}
+        self._recorded: dict[tuple[int, int, int], tuple[Any, LocalArray]] = {}
 
     def advance(self, count: int, norms: LocalArray) -> None:
         self.record(count)
@@ -41,7 +41,7 @@ class Graphs(Overlap):
     def _key(self, count: int) -> tuple[int, int, int]:
         return count, self.done % 2, self.done % self.problem.check
 
-    def _record(self, count: int) -> tuple[Any, Any]:
+    def _record(self, count: int) -> tuple[Any, LocalArray]:
         """Return a graph of `count` sweeps, and the array to which it writes the norms."""
         stream, began = self._stream, self.done
         sums = self._cupy.zeros(count, "float64")

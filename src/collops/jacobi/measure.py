@@ -168,7 +168,7 @@ class Reference:
         self._comm = comm
         self._engine = engine
         self.run: Run | None = None
-        self._values: Any = None
+        self._values: LocalArray = None
         alone = first_rank(comm)
         self._sent = time.monotonic()
         if alone is not None:

@@ -10,6 +10,7 @@ import numpy as np
 from collops.jacobi.peer import Peer
 
 if TYPE_CHECKING:
+    from collops.extend.arrays import LocalArray
     from collops.extend.communication import Symmetric
     from collops.jacobi.cupy_sweeps import Neighbours
 
@@ -33,6 +34,6 @@ class NcclDevice(Peer):
         neighbours.extra = (*map(np.uint64, windows), *map(np.int32, ranks))
         return neighbours
 
-    def memory_of(self, rank: int, memory: Symmetric) -> Any:
+    def memory_of(self, rank: int, memory: Symmetric) -> LocalArray:
         """Return this rank's memory: the kernel computes a neighbour's addresses from its addresses."""
         return memory.local

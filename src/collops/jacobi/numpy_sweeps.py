@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from collops.extend.arrays import LocalArray
@@ -38,7 +36,7 @@ class Sweeps:
         self._sweep(source, target, norms, slot, self.grid.inner)
 
     def into_halos(
-        self, source: LocalArray, target: LocalArray, above: Any, below: Any, norms: LocalArray, slot: int
+        self, source: LocalArray, target: LocalArray, above: LocalArray, below: LocalArray, norms: LocalArray, slot: int
     ) -> None:
         """Sweep everything, and store the outermost rows in the halos of the neighbours' arrays `above` and `below`.
 
@@ -64,6 +62,6 @@ class Sweeps:
                 np.subtract(new, self._shifted(source, rows, part, 0, 0), out=change.reshape(new.shape))
                 norms[slot] += np.dot(change, change)
 
-    def _shifted(self, source: LocalArray, rows: tuple[int, int], part: Part, down: int, across: int) -> Any:
+    def _shifted(self, source: LocalArray, rows: tuple[int, int], part: Part, down: int, across: int) -> LocalArray:
         _, (first, last) = part
         return source[self.grid.box((rows[0] + down, rows[1] + down), (first + across, last + across))]

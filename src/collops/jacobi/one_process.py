@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from collops import Communicator
 from collops.errors import LayoutError
@@ -117,13 +117,13 @@ class OneProcess(Variant, ABC):
         for row, halo in self._rows[part.grid.rank][number % 2]:
             part.copy(row, halo)
 
-    def _outer_rows(self, part: Part, number: int) -> Iterator[tuple[Any, Any]]:
+    def _outer_rows(self, part: Part, number: int) -> Iterator[tuple[LocalArray, LocalArray]]:
         above, below, own_grid = self.parts[part.grid.above], self.parts[part.grid.below], part.grids[number]
         yield own_grid[1], above.grids[number][above.grid.rows + 1]
         yield own_grid[part.grid.rows], below.grids[number][0]
 
     @property
-    def values(self) -> Any:
+    def values(self) -> LocalArray:
         """The newest values of all points, of shape (rows, columns): a copy on the current device."""
         parts, columns = self.parts, self.grid.columns
         result = self.engine.xp.empty((self.grid.rows, parts[0].grid.pitch), self.problem.dtype)

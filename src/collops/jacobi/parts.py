@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
@@ -26,7 +25,7 @@ class Part:
     def __init__(self, grid: Grid, engine: Engine) -> None:
         self.grid = grid
         self.sweeps = sweeps_of(engine, grid)
-        self.grids: Sequence[Any] = ()  # as in `Variant`
+        self.grids: Sequence[LocalArray] = ()  # as in `Variant`
         self.norms = engine.xp.zeros(0)  # this part's share, in its own memory
         self._xp = engine.xp
 
@@ -36,7 +35,7 @@ class Part:
         for array in self.grids:
             self.grid.fill(array, self._xp)
 
-    def turns(self, number: int) -> tuple[Any, Any]:
+    def turns(self, number: int) -> tuple[LocalArray, LocalArray]:
         """Return the array that sweep `number` reads, and the array that it writes."""
         return self.grids[number % 2], self.grids[1 - number % 2]
 
@@ -190,7 +189,7 @@ def without_managed_access(engine: Engine, devices: Sequence[int]) -> list[int]:
     return [device for device in devices if not engine.xp.cuda.Device(device).attributes["ConcurrentManagedAccess"]]
 
 
-def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
+def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> LocalArray:
     """Return an uninitialised array that all devices of the process can address."""
     xp = engine.xp
     if not engine.streams:
@@ -198,7 +197,7 @@ def managed(engine: Engine, shape: tuple[int, ...], dtype: str) -> Any:
     return xp.ndarray(shape, dtype, xp.cuda.malloc_managed(math.prod(shape) * xp.dtype(dtype).itemsize))
 
 
-def prefer(engine: Engine, device: int, rows: Any, peers: Sequence[int]) -> None:
+def prefer(engine: Engine, device: int, rows: LocalArray, peers: Sequence[int]) -> None:
     """Keep `rows` of a managed array in the memory of `device`, where the devices `others` address them."""
     if engine.streams:
         runtime = engine.xp.cuda.runtime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from collops.extend.arrays import LocalArray
 from collops.jacobi.variant import InSharedMemory
@@ -40,7 +40,7 @@ class PeerMemory(InSharedMemory):
             sets[side] = self.memory_of(rank, self._flags).data.ptr + sweeps.flag_bytes(offsets[side ^ 1])
         return Neighbours(halos, self._flags.local.data.ptr, sets)
 
-    def memory_of(self, rank: int, memory: Symmetric) -> Any:
+    def memory_of(self, rank: int, memory: Symmetric) -> LocalArray:
         """Return the memory of a neighbour, as addressed by the kernel."""
         return memory.peer(rank)
 

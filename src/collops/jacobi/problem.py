@@ -13,7 +13,8 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from types import ModuleType
+from typing import TypeAlias
 
 import numpy as np
 
@@ -167,7 +168,7 @@ class Grid:
                 regions.append(((top, top + rows), (begin, end)))
         return regions
 
-    def fill(self, array: LocalArray, xp: Any) -> None:
+    def fill(self, array: LocalArray, xp: ModuleType) -> None:
         """Set this rank's points in `array` to the initial values (zeros and the boundary), and the halo to zeros."""
         array[...] = 0
         for column in (0, self.problem.nx - 1):

@@ -31,7 +31,9 @@ class Variant:
         self.grid = Grid(problem, comm.size, comm.rank, process_grid, self.width)  # this rank's block
         self.sweeps = sweeps_of(engine, self.grid)  # the kernels of the engine
         self.halo = halo_plan(self.grid, comm)  # the messages that fill the halo of either array
-        self.grids: Sequence[Any] = ()  # the two arrays that hold the block: a sweep reads one and writes the other
+        self.grids: Sequence[
+            LocalArray
+        ] = ()  # the two arrays that hold the block: a sweep reads one and writes the other
         self.done = 0  # number of sweeps made so far
         self.device_count = comm.size  # devices, or cores of hosts, that sweep
         self.prepare()
@@ -63,12 +65,12 @@ class Variant:
         """Free the memory that is not freed automatically. Collective."""
 
     @property
-    def array(self) -> Any:
+    def array(self) -> LocalArray:
         """The array with the newest values, halo included."""
         return self.grids[self.done % 2]
 
     @property
-    def values(self) -> Any:
+    def values(self) -> LocalArray:
         """The newest values of this rank's points, of shape (rows, columns)."""
         return self.array[self.grid.block]
 
@@ -78,7 +80,7 @@ class Variant:
             self.grid.fill(array, self.engine.xp)
             self.halo(array, array)
 
-    def turns(self) -> tuple[Any, Any]:
+    def turns(self) -> tuple[LocalArray, LocalArray]:
         """Return the grid that the next sweep reads, and the grid that it writes."""
         return self.grids[self.done % 2], self.grids[1 - self.done % 2]
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from collops.backend import LocalArray
+from collops.comm import Communicator
+from collops.comm.agreement import MpiHandle
 from collops.jax.arguments import array, checked_convention, leaf_by_leaf, reduction
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear, local_adjoint
 
 
 @leaf_by_leaf
-def allreduce(x: LocalArray, op: Any = "sum", *, comm: Any = None, cotangents: str = "ranks") -> Any:
+def allreduce(
+    x: LocalArray, op: str | MpiHandle = "sum", *, comm: Comm = None, cotangents: str = "ranks"
+) -> LocalArray:
     """Reduce `x` over the ranks; every rank gets the result. Collective.
 
     Parameters
@@ -61,12 +63,12 @@ def allreduce(x: LocalArray, op: Any = "sum", *, comm: Any = None, cotangents: s
     return converted(reduced(x, op, comm, replicated))
 
 
-def reduced(x: LocalArray, op: str, comm: NativeComm, replicated: bool = False) -> Any:
+def reduced(x: LocalArray, op: str, comm: NativeComm, replicated: bool = False) -> LocalArray:
     """Bind the primitive: `op` is a name of a native operation."""
     return allreduce_p.bind(x, op=op, comm=comm, replicated=replicated)[0]
 
 
-def replicated_operand(x: LocalArray, comm: Any) -> Any:
+def replicated_operand(x: LocalArray, comm: Communicator) -> LocalArray:
     """Return `x`, a replicated floating or complex array, for use with local data. No message.
 
     In a derivative, the cotangents of all ranks are summed: this is the adjoint of a sum with a replicated result.

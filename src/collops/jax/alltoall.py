@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from collops.backend import LocalArray
 from collops.errors import LayoutError
 from collops.jax.arguments import array, blocks, checked_counts, leaf_by_leaf
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 
 @leaf_by_leaf
-def alltoall(x: LocalArray, *, comm: Any = None) -> Any:
+def alltoall(x: LocalArray, *, comm: Comm = None) -> LocalArray:
     """Send block ``x[r]`` to rank *r*; return the stack of the received blocks. Collective.
 
     Parameters
@@ -46,7 +45,9 @@ def alltoall(x: LocalArray, *, comm: Any = None) -> Any:
     return _exchanged(blocks(x, comm, "alltoall"), ones, ones, comm)
 
 
-def alltoallv(x: LocalArray, send_counts: Sequence[int], receive_counts: Sequence[int], *, comm: Any = None) -> Any:
+def alltoallv(
+    x: LocalArray, send_counts: Sequence[int], receive_counts: Sequence[int], *, comm: Comm = None
+) -> LocalArray:
     """Send ``send_counts[r]`` rows of `x` to rank *r* and receive ``receive_counts[r]`` rows from it. Collective.
 
     Parameters
@@ -87,7 +88,7 @@ def alltoallv(x: LocalArray, send_counts: Sequence[int], receive_counts: Sequenc
     return _exchanged(x, leaving, arriving, comm)
 
 
-def _exchanged(x: LocalArray, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> Any:
+def _exchanged(x: LocalArray, leaving: tuple[int, ...], arriving: tuple[int, ...], comm: NativeComm) -> LocalArray:
     return alltoall_p.bind(x, leaving=leaving, arriving=arriving, comm=comm)[0]
 
 

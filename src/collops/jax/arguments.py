@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from collops.backend import LocalArray
 from collops.comm import Communicator
+from collops.comm.agreement import MpiHandle
 from collops.comm.call import check_rank, check_tag, rows_of_ranks
 from collops.comm.mpi import name_of_operation
 from collops.comm.reductions import LOGICAL, as_integers, check_reduction, nccl_reduction
@@ -25,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _COTANGENTS = ("ranks", "replicated")
 
 
-def array(x: Any) -> Any:
+def array(x: LocalArray) -> LocalArray:
     """Return `x` as a JAX array, if its dtype can be sent."""
     if not isinstance(x, jax.Array):
         try:
@@ -36,7 +37,7 @@ def array(x: Any) -> Any:
     return x
 
 
-def copied(x: np.ndarray, dtype: Any = None) -> Any:
+def copied(x: np.ndarray, dtype: np.dtype | None = None) -> LocalArray:
     """Return a copy of a NumPy array as a JAX array.
 
     JAX shares the memory of aligned NumPy arrays on CPUs, and reads other large arrays after its call has returned,
@@ -45,7 +46,7 @@ def copied(x: np.ndarray, dtype: Any = None) -> Any:
     return jnp.asarray(np.array(x), dtype)
 
 
-def check_dtype(dtype: Any) -> None:
+def check_dtype(dtype: np.dtype) -> None:
     """Check that arrays of a dtype can be sent."""
     if dtype.name in TYPES:
         return
@@ -80,21 +81,21 @@ def leaf_by_leaf(function: F) -> F:
     return known
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: object) -> bool:
     return hasattr(x, "__array__")  # also of a distributed array, whose parts must not be taken for messages
 
 
 @functools.lru_cache(maxsize=256)
-def _together(function: Callable[..., Any], positional: int, names: tuple[str, ...], *values: Any) -> Jit:
+def _together(function: Callable[..., LocalArray], positional: int, names: tuple[str, ...], *values: Hashable) -> Jit:
     args, options = values[:positional], dict(zip(names, values[positional:], strict=True))
 
-    def on_leaves(leaves: list[Any]) -> list[Any]:
+    def on_leaves(leaves: list[LocalArray]) -> list[LocalArray]:
         return [function(leaf, *args, **options) for leaf in leaves]
 
     return Jit(on_leaves, {})
 
 
-def blocks(x: LocalArray, comm: NativeComm, name: str) -> Any:
+def blocks(x: LocalArray, comm: NativeComm, name: str) -> LocalArray:
     """Return `x` as a JAX array of one block for each rank."""
     x = array(x)
     if x.ndim == 0 or x.shape[0] != comm.size:
@@ -102,7 +103,7 @@ def blocks(x: LocalArray, comm: NativeComm, name: str) -> Any:
     return x
 
 
-def operation(op: Any, dtype: Any) -> str:
+def operation(op: str | MpiHandle, dtype: np.dtype) -> str:
     """Return the name of a reduction of `dtype`, specified by name or as an operation of mpi4py."""
     name = op if isinstance(op, str) else name_of_operation(op)
     if name is None:
@@ -115,7 +116,9 @@ def operation(op: Any, dtype: Any) -> str:
     return LOGICAL.get(name, name) if dtype.kind == "b" else name
 
 
-def reduction(x: LocalArray, op: Any, comm: NativeComm) -> tuple[Any, str, Callable[[Any], Any]]:
+def reduction(
+    x: LocalArray, op: str | MpiHandle, comm: NativeComm
+) -> tuple[LocalArray, str, Callable[[LocalArray], LocalArray]]:
     """Return an array and a reduction that the transport supports, and a function that converts the result.
 
     An average is a sum divided by the number of ranks. NCCL has no 16-bit integers, booleans and logical operations;
@@ -149,7 +152,7 @@ def checked_counts(counts: Sequence[int], comm: NativeComm, name: str) -> tuple[
     return tuple(rows_of_ranks([_integer(count, name) for count in counts], comm.size, name))
 
 
-def _integer(value: Any, name: str) -> int:
+def _integer(value: SupportsIndex, name: str) -> int:
     try:
         return operator.index(value)
     except TypeError:  # also for traced values, because messages are laid out when a program is compiled

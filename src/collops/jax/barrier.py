@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from collops.jax.communicators import native_comm
+from collops.jax.communicators import Comm, native_comm
 from collops.jax.primitive import collective
 
 
-def barrier(*, comm: Any = None) -> None:
+def barrier(*, comm: Comm = None) -> None:
     """Start no later collective on any rank before all ranks have called this. Collective.
 
     Examples

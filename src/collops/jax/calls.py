@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 
@@ -28,8 +28,12 @@ from collops.comm.checked import RECEIVE, SEND, Expectation, described_call, des
 from collops.comm.failure import Cause, Located, call_site, call_site_of_main_thread, library_folders, site_in
 from collops.errors import CommunicationError, CommunicationTimeout, InputError
 from collops.jax import native
+from collops.jax.versions import LoweringContext
 
 library_folders.append(f"{Path(jax.__file__).parent}/")  # calls of users pass through JAX
+
+_Failure: TypeAlias = Any
+"""A pointer to the address of the text of a failure."""
 
 _CALL = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p, ctypes.c_size_t)
 _Agree = ctypes.CFUNCTYPE(None, *_CALL)
@@ -59,7 +63,7 @@ class Watch:
         self._numbers = numbers
         # By thread: several devices of a process may wait at once.
         self._looks: dict[int, tuple[bytes, Iterator[None]]] = {}
-        self._messages: dict[int, Any] = {}
+        self._messages: dict[int, ctypes.Array[ctypes.c_char]] = {}
         self._error: BaseException | None = None
         # Referenced, since the native library calls them.
         self._functions = _Agree() if comm.calls is None else _Agree(self._agree), _Look(self._look)
@@ -83,7 +87,7 @@ class Watch:
         for number in self._numbers:
             native.library().collops_break(ctypes.c_int64(number))
 
-    def _agree(self, failure: Any, address: int, length: int) -> None:
+    def _agree(self, failure: _Failure, address: int, length: int) -> None:
         """Return when all ranks are about to make a call, or with a failure."""
         assert self._agreement is not None
         try:
@@ -102,7 +106,7 @@ class Watch:
             failure[0] = None
 
     def _look(
-        self, failure: Any, address: int, length: int, calls: int, looks: int, seconds: float, note: bytes
+        self, failure: _Failure, address: int, length: int, calls: int, looks: int, seconds: float, note: bytes
     ) -> None:
         """Set the failure of a wait that cannot succeed, or of a call after a failed one."""
         try:
@@ -138,7 +142,7 @@ class Watch:
         return ctypes.addressof(message)
 
 
-def text_of(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> str:
+def text_of(kind: str, comm: Any, context: LoweringContext, parameters: dict[str, Any]) -> str:
     """Return the text that identifies a call of a `NativeComm` in a program: JSON with the data for :class:`Watch`."""
     if not comm.watched:
         return ""
@@ -186,7 +190,7 @@ def raise_error_behind(error: Exception) -> None:
         raise kind(reason.removeprefix(f"{kind.__name__}: ")) from None
 
 
-def _record(kind: str, comm: Any, context: Any, parameters: dict[str, Any]) -> Call:
+def _record(kind: str, comm: Any, context: LoweringContext, parameters: dict[str, Any]) -> Call:
     """Describe a compiled call like other calls: equal blocks without counts, a scatter by its result."""
     x: Any = context.avals_out[0] if kind == "scatter" else next(iter(context.avals_in), None)
     call = Call(kind, x, None, parameters.get("op"), parameters.get("root"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from collops.comm import Communicator, from_mpi4py, world
-from collops.comm.agreement import collective_errors
+from collops.comm.agreement import MpiComm, collective_errors
 from collops.comm.cores import available_cores
 from collops.comm.failure import default_timeout
 from collops.comm.reclaim import free_when_unreachable
@@ -16,8 +16,12 @@ from collops.jax import native, versions
 from collops.jax.calls import Watch
 from collops.jax.devices import Clique, clique_transport, device_transport, has_devices, may_record
 from collops.jax.order import settle
+from collops.jax.versions import Device
 
 __all__ = ["native_comm"]
+
+Comm: TypeAlias = Communicator | Clique | MpiComm | None
+"""The argument ``comm=`` of collectives; the world if it is ``None``."""
 
 _SPINS = 200  # a few microseconds, as in `collops.comm.failure`; then a wait yields its core
 _SPINS_OF_MANY = 20
@@ -86,7 +90,7 @@ class NativeComm:
             )
         return self.numbers[platform]
 
-    def check_devices(self, count: int, devices: tuple[Any, ...] | None, manual: bool) -> None:
+    def check_devices(self, count: int, devices: tuple[Device, ...] | None, manual: bool) -> None:
         """Check that a program on `count` devices makes one call for each rank, before anything is sent.
 
         Otherwise, the calls of several devices would arrive in any order and be mismatched. `devices` are the devices
@@ -126,7 +130,7 @@ class NativeComm:
 _known: WeakKeyDictionary[Communicator | Clique, NativeComm] = WeakKeyDictionary()
 
 
-def native_comm(comm: Any) -> NativeComm:
+def native_comm(comm: Comm) -> NativeComm:
     """Return the native form of a Communicator, an mpi4py.MPI.Comm, a Clique, or the world for ``None``.
 
     Collective at the first call with `comm`, which duplicates it. Raises an InputError if `comm` is not a communicator
@@ -183,14 +187,14 @@ def _joined(joined: Clique) -> NativeComm:
     return NativeComm(None, joined.size, {"cpu": number}, False, watched=watched, checked=checked, joined=joined)
 
 
-def _private_duplicate(comm: Communicator) -> Any:
+def _private_duplicate(comm: Communicator) -> MpiComm:
     """Return an MPI communicator for calls from XLA's threads, separate from the program's calls."""
     with collective_errors(comm):
         native.load_mpi()
     return comm.control.Dup()
 
 
-def _host_transport(comm: Communicator, private: Any) -> int:
+def _host_transport(comm: Communicator, private: MpiComm) -> int:
     if private is None:
         return native.library().collops_add_alone()
     crowded = comm.local_size > len(available_cores())

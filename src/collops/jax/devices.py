@@ -13,7 +13,6 @@ import socket
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from collops.comm.nccl import NcclLibrary
 from collops.comm.own_device import select_own_device
 from collops.errors import InputError, TransportError
 from collops.jax import drivers, native, versions
+from collops.jax.versions import Device
 
 _NCCL_FUNCTIONS = (
     *("ncclAllReduce", "ncclReduce", "ncclBroadcast", "ncclAllGather", "ncclReduceScatter", "ncclSend", "ncclRecv"),
@@ -57,7 +57,7 @@ class Clique:
     (True, True, 0)
     """
 
-    def __init__(self, devices: tuple[Any, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
+    def __init__(self, devices: tuple[Device, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
         versions.keep_steps_of_shard_map()
         self.devices = devices
         self.comm = comm
@@ -93,7 +93,7 @@ def use_local_device() -> None:
     select_own_device()
 
 
-def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = None) -> Clique:
+def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None = None) -> Clique:
     """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if any.
 
     Each device is one rank of the group. Inside ``shard_map`` over `devices`, in the same order, ``allreduce``,
@@ -146,7 +146,7 @@ def clique(devices: Sequence[Any] | None = None, *, comm: Communicator | None = 
     return _clique(members, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
 
 
-def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
+def _described(devices: tuple[Device, ...]) -> tuple[str, tuple[int, ...]]:
     """Return the kind and the numbers of devices that can form a clique."""
     if not devices:
         raise InputError("a clique needs at least one device")
@@ -161,7 +161,7 @@ def _described(devices: tuple[Any, ...]) -> tuple[str, tuple[int, ...]]:
 
 @cache
 def _clique(
-    devices: tuple[Any, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
+    devices: tuple[Device, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> Clique:
     # All devices of all ranks are part of the key, so that either all ranks create a new clique or none.
     return Clique(devices, comm, tuple(len(numbers) for _, numbers in known))
@@ -201,7 +201,7 @@ def device_transport(comm: Communicator) -> int:
     return _add([joined], [device], [comm.rank], comm.size, comm.local_size == comm.size)
 
 
-def clique_transport(joined: Sequence[Any]) -> int:
+def clique_transport(joined: Sequence[Device]) -> int:
     """Connect GPUs of this process; return the number of the transport in the native library."""
     devices, size = [device.local_hardware_id for device in joined], len(joined)
     return _add(_nccl().connect_devices(devices), devices, list(range(size)), size, size > 1)

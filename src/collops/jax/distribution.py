@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from jax.core import ShapedArray
 
 from collops.backend import LocalArray
 from collops.jax.arguments import array, blocks, checked_rank, leaf_by_leaf
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 
 @leaf_by_leaf
-def gather(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
+def gather(x: LocalArray, root: int = 0, *, comm: Comm = None) -> LocalArray:
     """Stack every rank's `x` on `root`; on other ranks return `x`. Collective.
 
     Parameters
@@ -49,7 +49,7 @@ def gather(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
 
 
 @leaf_by_leaf
-def scatter(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
+def scatter(x: LocalArray, root: int = 0, *, comm: Comm = None) -> LocalArray:
     """Send the block ``x[r]`` of `root` to rank *r*. Collective.
 
     Parameters
@@ -86,7 +86,7 @@ def scatter(x: LocalArray, root: int = 0, *, comm: Any = None) -> Any:
     return scatter_p.bind(x, root=root, comm=comm)[0]
 
 
-def _stacked(x: LocalArray, root: int, comm: NativeComm) -> Any:
+def _stacked(x: LocalArray, root: int, comm: NativeComm) -> list[ShapedArray]:
     return [like(x, (comm.size if comm.rank == root else 0, *x.shape))]
 
 

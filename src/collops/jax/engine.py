@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from numpy.typing import DTypeLike
 
-from collops.backend import Engine, LocalArray
+from collops.backend import Engine, LocalArray, Selection
+from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.jax import arguments, methods, versions
 from collops.jax.allreduce import replicated_operand
@@ -37,12 +38,12 @@ class JaxEngine(Engine):
         """Wait until all started collectives have completed."""
         jax.effects_barrier()
 
-    def from_host(self, array: LocalArray) -> Any:
+    def from_host(self, array: LocalArray) -> LocalArray:
         """Return a copy of a NumPy array as a JAX array, which is a constant in a traced program."""
         with jax.ensure_compile_time_eval():
             return arguments.copied(array, self.dtype(array.dtype))
 
-    def matmul(self, a: LocalArray, b: LocalArray) -> Any:
+    def matmul(self, a: LocalArray, b: LocalArray) -> LocalArray:
         """Return the product of two matrices or stacks of them, see :meth:`Engine.matmul`."""
         return jnp.matmul(a, b, precision=None if versions.product_precision() else "highest")
 
@@ -54,11 +55,11 @@ class JaxEngine(Engine):
                 "use jax.device_put(array, jax.local_devices()[0]), or start a rank for each device"
             )
 
-    def dtype(self, dtype: Any) -> np.dtype:
+    def dtype(self, dtype: DTypeLike) -> np.dtype:
         """Return JAX's dtype for `dtype`: single instead of double precision without ``jax_enable_x64``."""
         return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
-    def put(self, array: LocalArray, index: Any, values: Any) -> Any:
+    def put(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         """Return `array` with `values` at `index`, converted to its dtype."""
         values = arguments.copied(values) if isinstance(values, np.ndarray) else jnp.asarray(values)
         if values.dtype.kind == "c" and array.dtype.kind != "c":
@@ -73,19 +74,23 @@ class JaxEngine(Engine):
         # XLA copies boxes faster than it scatters elements.
         return lax.dynamic_update_slice(array, jnp.broadcast_to(values, shape), [np.int32(start) for start in starts])
 
-    def add(self, array: LocalArray, index: Any, values: Any) -> Any:
+    def add(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         """Return `array` with `values` added at `index`, a slice or slices."""
         return self.put(array, index, array[index] + values)
 
-    def replicated_operand(self, value: LocalArray, comm: Any) -> Any:
+    def replicated_operand(self, value: LocalArray, comm: Communicator | None) -> LocalArray:
         """Return the replicated `value`; its cotangent is the sum of the cotangents of the ranks of `comm`."""
         if comm is None or comm.size == 1 or not isinstance(value, Tracer):
             return value
         return replicated_operand(value, comm) if jnp.issubdtype(value.dtype, jnp.inexact) else value
 
     def linear_map(
-        self, forward: Callable[[Any], Any], adjoint: Callable[[Any], Any], x: LocalArray, shape: Any
-    ) -> Any:
+        self,
+        forward: Callable[[LocalArray], LocalArray],
+        adjoint: Callable[[LocalArray], LocalArray],
+        x: LocalArray,
+        shape: Sequence[int],
+    ) -> LocalArray:
         """Return ``forward(x)``; in a traced program, its transpose is `adjoint`."""
         if not isinstance(x, Tracer):
             return forward(x)
@@ -95,7 +100,7 @@ class JaxEngine(Engine):
 _NOTHING = np.empty((), bool)
 
 
-def _start_of_box(index: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+def _start_of_box(index: Selection, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the start of the box that an index selects; ``None`` if it has steps, integers or new axes."""
     parts = index if isinstance(index, tuple) else (index,)
     if any(part is not Ellipsis and not isinstance(part, slice) for part in parts):

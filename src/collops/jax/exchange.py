@@ -17,11 +17,13 @@ from jax.core import ShapedArray
 from jax.interpreters import ad, batching
 
 from collops.backend import LocalArray
+from collops.comm.agreement import MpiHandle
 from collops.comm.mpi import mpi4py_module
 from collops.errors import InputError
 from collops.jax.arguments import array, checked_rank, checked_tag
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.primitive import collective, whole
+from collops.jax.versions import Traced
 
 Messages = tuple[tuple[int, int], ...]
 """The other rank and the tag of each message; negative for any."""
@@ -30,7 +32,7 @@ Messages = tuple[tuple[int, int], ...]
 class Status:
     """A status of mpi4py as a parameter of the primitive, which keeps it alive; equal if it is the same object."""
 
-    def __init__(self, status: Any) -> None:
+    def __init__(self, status: MpiHandle) -> None:
         mpi = mpi4py_module()
         if not isinstance(status, mpi.Status):
             raise InputError(f"status must be an mpi4py.MPI.Status, not {type(status).__name__}")
@@ -44,7 +46,7 @@ class Status:
         return hash(self.address)
 
 
-def send(x: LocalArray, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
+def send(x: LocalArray, dest: int, tag: int = 0, *, comm: Comm = None) -> LocalArray:
     """Send `x` to rank `dest`, which calls :func:`recv`; return a receipt. Parameters as for :func:`sendrecv`.
 
     Returns
@@ -69,7 +71,9 @@ def send(x: LocalArray, dest: int, tag: int = 0, *, comm: Any = None) -> Any:
     return with_derivative(jnp.zeros_like(receipt), receipt)  # the handler does not write the receipt's memory
 
 
-def recv(x: LocalArray, source: int | None, tag: int | None = 0, *, comm: Any = None, status: Any = None) -> Any:
+def recv(
+    x: LocalArray, source: int | None, tag: int | None = 0, *, comm: Comm = None, status: MpiHandle = None
+) -> LocalArray:
     """Receive an array like `x` from rank `source`, which calls :func:`send`.
 
     The values of `x` are arbitrary. For a derivative it must depend on the variable of differentiation, for example as
@@ -92,16 +96,16 @@ def recv(x: LocalArray, source: int | None, tag: int | None = 0, *, comm: Any = 
 
 
 def sendrecv(
-    sendbuf: Any,
-    recvbuf: Any,
+    sendbuf: LocalArray,
+    recvbuf: LocalArray,
     source: int | None,
     dest: int,
     sendtag: int = 0,
     recvtag: int | None = 0,
     *,
-    comm: Any = None,
-    status: Any = None,
-) -> Any:
+    comm: Comm = None,
+    status: MpiHandle = None,
+) -> LocalArray:
     """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`, at once.
 
     Parameters
@@ -144,14 +148,14 @@ def sendrecv(
 
 
 def neighbor_exchange(
-    sends: Sequence[Any],
-    templates: Sequence[Any],
+    sends: Sequence[LocalArray],
+    templates: Sequence[LocalArray],
     destinations: Sequence[int],
     sources: Sequence[int],
     tag: int = 0,
     *,
-    comm: Any = None,
-) -> list[Any]:
+    comm: Comm = None,
+) -> list[LocalArray]:
     """Send any number of arrays and receive any number, all at once.
 
     Parameters
@@ -195,13 +199,13 @@ def neighbor_exchange(
 
 
 def messages(
-    sends: Sequence[Any],
-    templates: Sequence[Any],
+    sends: Sequence[LocalArray],
+    templates: Sequence[LocalArray],
     destinations: Sequence[tuple[int, int]],
     sources: Sequence[tuple[int | None, int | None]],
-    comm: Any,
-    status: Any = None,
-) -> list[Any]:
+    comm: Comm,
+    status: MpiHandle = None,
+) -> list[LocalArray]:
     """Check the arguments and bind the primitive if there are messages; without `sources` return a receipt."""
     comm = native_comm(comm)
     leaving = tuple((checked_rank(rank, comm, "dest"), checked_tag(tag)) for rank, tag in destinations)
@@ -213,7 +217,7 @@ def messages(
     return exchange_p.bind(*operands, destinations=leaving, sources=arriving, comm=comm, status=filled)
 
 
-def checked_status(status: Any, comm: NativeComm) -> Status | None:
+def checked_status(status: MpiHandle, comm: NativeComm) -> Status | None:
     """Return a checked status as a parameter of the primitive."""
     if status is not None and (comm.size == 1 or comm.on_devices):
         raise InputError("status= is filled by MPI: it needs several ranks with arrays on hosts")
@@ -229,19 +233,19 @@ def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int,
     return source, any_tag if tag is None else checked_tag(tag)
 
 
-def with_derivative(x: LocalArray, other: Any) -> Any:
+def with_derivative(x: LocalArray, other: LocalArray) -> LocalArray:
     """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank participates in a derivative."""
     if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
         return x
     return lax.select(np.False_, jnp.broadcast_to(jnp.sum(other), x.shape), x)
 
 
-def _shapes(*avals: Any, destinations: Messages, sources: Messages, **_: Any) -> list[ShapedArray]:
+def _shapes(*avals: ShapedArray, destinations: Messages, sources: Messages, **_: Any) -> list[ShapedArray]:
     received = [aval.update(weak_type=False) for aval in avals[len(destinations) :]]
     return received or [ShapedArray((), avals[0].dtype)]
 
 
-def _attributes(_: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+def _attributes(_: Sequence[ShapedArray], parameters: dict[str, Any]) -> dict[str, int | tuple[int, ...]]:
     destinations, sources, status = (parameters[name] for name in ("destinations", "sources", "status"))
     return {
         "destinations": tuple(rank for rank, _ in destinations),
@@ -256,8 +260,14 @@ exchange_p = collective("exchange", _shapes, _attributes, operands=lambda destin
 
 
 def _jvp(
-    primals: Any, tangents: Any, *, destinations: Messages, sources: Messages, comm: NativeComm, status: Status | None
-) -> Any:
+    primals: Sequence[Traced],
+    tangents: Sequence[Traced],
+    *,
+    destinations: Messages,
+    sources: Messages,
+    comm: NativeComm,
+    status: Status | None,
+) -> tuple[list[Traced], list[Traced]]:
     moving = [jnp.issubdtype(primal.dtype, np.inexact) for primal in primals]
     count = len(destinations)
     nonzero = [whole(tangent) for tangent, moves in zip(tangents, moving, strict=True) if moves]
@@ -290,8 +300,13 @@ def _returning(destinations: Messages, sources: Messages) -> tuple[Messages, Mes
 
 
 def _transpose(
-    cotangents: Any, *operands: Any, destinations: Messages, sources: Messages, comm: NativeComm, status: None
-) -> Any:
+    cotangents: Sequence[Traced],
+    *operands: Traced,
+    destinations: Messages,
+    sources: Messages,
+    comm: NativeComm,
+    status: None,
+) -> list[Traced]:
     count = len(destinations)
     back = [whole(cotangent) for cotangent in cotangents[: len(sources)]]
     shapes = [operand.aval if ad.is_undefined_primal(operand) else operand for operand in operands[:count]]
@@ -306,7 +321,9 @@ def _transpose(
     return [*cotangents_of_sends, *zeros]
 
 
-def _batch(values: Any, axes: Any, **parameters: Any) -> Any:
+def _batch(
+    values: Sequence[Traced], axes: Sequence[int | None], **parameters: Any
+) -> tuple[list[Traced], list[int | None]]:
     size = next(value.shape[axis] for value, axis in zip(values, axes, strict=True) if axis is not None)
     values = [batching.bdim_at_front(value, axis, size) for value, axis in zip(values, axes, strict=True)]
     results = exchange_p.bind(*values, **parameters)

@@ -6,20 +6,20 @@ A gather cannot be confused with the program's messages, which may wait for any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 
 from collops.backend import LocalArray
+from collops.comm.agreement import MpiHandle
 from collops.comm.mpi import mpi4py_module
 from collops.comm.reductions import OPERATIONS
 from collops.errors import UnsupportedTypeError
 from collops.jax.arguments import array, operation
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.gathering import gathered
 
 
-def scan(x: LocalArray, op: Any = "sum", *, comm: Any = None) -> Any:
+def scan(x: LocalArray, op: str | MpiHandle = "sum", *, comm: Comm = None) -> LocalArray:
     """Reduce `x` over this rank and all ranks before it. Collective.
 
     Parameters
@@ -58,7 +58,7 @@ def scan(x: LocalArray, op: Any = "sum", *, comm: Any = None) -> Any:
     return _folded(_gathered(x, comm)[: comm.rank + 1], name)
 
 
-def folded_operation(op: Any, x: LocalArray) -> str | None:
+def folded_operation(op: str | MpiHandle, x: LocalArray) -> str | None:
     """Return the name of a reduction that transports do not support, checked for `x`; ``None`` for others."""
     known = (*_FOLDED, "prod")
     name = op if isinstance(op, str) else next((x for x in known if op == getattr(mpi4py_module(), x.upper())), None)
@@ -77,16 +77,16 @@ def folded_operation(op: Any, x: LocalArray) -> str | None:
     return name
 
 
-def folded(x: LocalArray, name: str, comm: NativeComm) -> Any:
+def folded(x: LocalArray, name: str, comm: NativeComm) -> LocalArray:
     """Reduce `x` over all ranks by an operation of :func:`folded_operation`."""
     return _folded(_gathered(x, comm), name)
 
 
-def _gathered(x: LocalArray, comm: NativeComm) -> Any:
+def _gathered(x: LocalArray, comm: NativeComm) -> LocalArray:
     return gathered(x[None], (1,) * comm.size, comm)
 
 
-def _folded(rows: Any, name: str) -> Any:
+def _folded(rows: LocalArray, name: str) -> LocalArray:
     """Combine rows pair by pair, which keeps their order."""
     combine = _FOLDED.get(name) or getattr(jnp, OPERATIONS[name].ufunc)
     while (count := rows.shape[0]) > 1:
@@ -95,13 +95,13 @@ def _folded(rows: Any, name: str) -> Any:
     return rows[0]
 
 
-def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _extreme(better: Callable[[LocalArray, LocalArray], LocalArray]) -> Callable[[LocalArray, LocalArray], LocalArray]:
     """Return the operation on pairs that selects the extreme value, and among equal values the lowest index.
 
     NaN precedes any number, and equals another NaN, as in NumPy.
     """
 
-    def combine(a: Any, b: Any) -> Any:
+    def combine(a: LocalArray, b: LocalArray) -> LocalArray:
         x, y = a[..., 0], b[..., 0]
         missing, other_missing = x != x, y != y
         equal = (x == y) | (missing & other_missing)
@@ -112,7 +112,7 @@ def _extreme(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 _BITWISE = {"band": jnp.bitwise_and, "bor": jnp.bitwise_or, "bxor": jnp.bitwise_xor}
-_FOLDED: dict[str, Callable[[Any, Any], Any]] = {
+_FOLDED: dict[str, Callable[[LocalArray, LocalArray], LocalArray]] = {
     **_BITWISE,
     "maxloc": _extreme(jnp.greater),
     "minloc": _extreme(jnp.less),

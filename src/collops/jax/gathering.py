@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jax.core import ShapedArray
+
 from collops.backend import LocalArray
+from collops.comm.agreement import MpiHandle
 from collops.errors import LayoutError
 from collops.jax.arguments import array, blocks, checked_convention, checked_counts, leaf_by_leaf, reduction
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.primitive import collective, like, linear
 
 
 @leaf_by_leaf
-def allgather(x: LocalArray, *, comm: Any = None, cotangents: str = "ranks") -> Any:
+def allgather(x: LocalArray, *, comm: Comm = None, cotangents: str = "ranks") -> LocalArray:
     """Stack every rank's `x`: the result has shape ``(size, *x.shape)`` on every rank. Collective.
 
     Parameters
@@ -38,7 +41,7 @@ def allgather(x: LocalArray, *, comm: Any = None, cotangents: str = "ranks") -> 
     return gathered(array(x)[None], (1,) * comm.size, comm, checked_convention(cotangents))
 
 
-def allgatherv(x: LocalArray, counts: Sequence[int], *, comm: Any = None, cotangents: str = "ranks") -> Any:
+def allgatherv(x: LocalArray, counts: Sequence[int], *, comm: Comm = None, cotangents: str = "ranks") -> LocalArray:
     """Concatenate every rank's `x` along its first axis, on every rank. Collective.
 
     Parameters
@@ -77,7 +80,7 @@ def allgatherv(x: LocalArray, counts: Sequence[int], *, comm: Any = None, cotang
 
 
 @leaf_by_leaf
-def reduce_scatter(x: LocalArray, op: Any = "sum", *, comm: Any = None) -> Any:
+def reduce_scatter(x: LocalArray, op: str | MpiHandle = "sum", *, comm: Comm = None) -> LocalArray:
     """Reduce the blocks ``x[r]`` over the ranks; rank *r* gets block *r*. Collective.
 
     Parameters
@@ -110,17 +113,17 @@ def reduce_scatter(x: LocalArray, op: Any = "sum", *, comm: Any = None) -> Any:
     return converted(scattered(x, op, (1,) * comm.size, comm)[0])
 
 
-def gathered(x: LocalArray, counts: tuple[int, ...], comm: NativeComm, replicated: bool = False) -> Any:
+def gathered(x: LocalArray, counts: tuple[int, ...], comm: NativeComm, replicated: bool = False) -> LocalArray:
     """Bind the primitive of :func:`allgatherv`."""
     return allgather_p.bind(x, counts=counts, comm=comm, replicated=replicated)[0]
 
 
-def scattered(x: LocalArray, op: str, counts: tuple[int, ...], comm: NativeComm) -> Any:
+def scattered(x: LocalArray, op: str, counts: tuple[int, ...], comm: NativeComm) -> LocalArray:
     """Bind the primitive of :func:`reduce_scatter`, with any numbers of rows."""
     return reduce_scatter_p.bind(x, op=op, counts=counts, comm=comm)[0]
 
 
-def _own_rows(x: LocalArray, counts: tuple[int, ...], comm: NativeComm, **_: Any) -> Any:
+def _own_rows(x: LocalArray, counts: tuple[int, ...], comm: NativeComm, **_: Any) -> list[ShapedArray]:
     # The ranks of a clique run one program, which has no rank; its counts are equal.
     rows = counts[0] if len(set(counts)) == 1 else counts[comm.rank]
     return [like(x, (rows, *x.shape[1:]))]

@@ -26,8 +26,8 @@ __all__ = ["collective", "exchange", "recv", "send", "sendrecv"]
 
 
 def collective(
-    comm: Communicator, kind: str, x: LocalArray, op: Any, root: Any, counts: Any, receive_counts: Any
-) -> Any:
+    comm: Communicator, kind: str, x: LocalArray, op: str | None, root: Any, counts: Any, receive_counts: Any
+) -> LocalArray:
     """Return the result of a collective method of a communicator, called `kind`, with the same parameters.
 
     `counts` are also the ``send_counts`` of an alltoallv. Counts that are missing are exchanged when the program is
@@ -41,7 +41,7 @@ def collective(
         return _on_one_rank(comm, kind, x, root, counts, receive_counts)
     if kind in ("allgatherv", "gatherv") and counts is None:
         counts = comm.allgather_metadata(x.shape[0] if x.ndim else 0)
-    result: Any = None
+    result: LocalArray = None
     match kind:
         case "allreduce":
             return allreduce(x, op, comm=comm, cotangents="replicated")
@@ -70,7 +70,7 @@ def collective(
     return result if comm.rank == root else None
 
 
-def _on_one_rank(comm: Communicator, kind: str, x: LocalArray, root: Any, *counts: Sequence[int] | None) -> Any:
+def _on_one_rank(comm: Communicator, kind: str, x: LocalArray, root: Any, *counts: Sequence[int] | None) -> LocalArray:
     """Return the result of a call on a single rank, after the same checks as in the primitives."""
     if root is not None:
         checked_rank(root, comm, "root")
@@ -87,11 +87,11 @@ def _on_one_rank(comm: Communicator, kind: str, x: LocalArray, root: Any, *count
 def exchange(
     comm: Communicator,
     source: LocalArray,
-    sends: Sequence[Any],
+    sends: Sequence[LocalArray],
     destinations: Sequence[int],
     shapes: Sequence[tuple[int, ...]],
     sources: Sequence[int],
-) -> list[Any]:
+) -> list[LocalArray]:
     """Send `sends` and return the received arrays, of the dtype of `source` and of these shapes.
 
     `sends` are parts of `source`. A rank that only receives also depends on `source`, as derivatives require.

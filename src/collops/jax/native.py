@@ -7,7 +7,6 @@ import importlib.util
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import jax
 
@@ -105,6 +104,6 @@ def _path() -> Path:
     return library_path()
 
 
-def int64s(values: list[int]) -> Any:
+def int64s(values: list[int]) -> ctypes.Array[ctypes.c_int64]:
     """Return addresses and handles as a C array."""
     return (ctypes.c_int64 * len(values))(*(value - (1 << 64) if value >= 1 << 63 else value for value in values))

@@ -33,18 +33,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import MethodType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import ShapedArray, Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from jax.sharding import Sharding
 
+from collops.backend import LocalArray
 from collops.jax import calls, versions
+from collops.jax.versions import IrValue, LoweringContext, Program, Traced
 
 
 class Order(versions.Effect):
@@ -96,7 +99,9 @@ class Jit:
     A function that always runs on the same several devices can name them, by a sharding that replicates an array.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any], replicated: Any = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], replicated: Sharding | None = None
+    ) -> None:
         plain = _jax_jit(function, **options)  # raises errors in the options
         functools.update_wrapper(self, function)
         self._plain = plain
@@ -119,7 +124,7 @@ class Jit:
             return self._plain(*args, **kwargs)
         return self.dispatch(*args, **kwargs)
 
-    def __get__(self, owner: Any, kind: Any = None) -> Any:
+    def __get__(self, owner: object, kind: type | None = None) -> Jit | MethodType:
         """Bind the function to an object, as a method."""
         return self if owner is None else MethodType(self, owner)
 
@@ -205,13 +210,13 @@ def _on_hosts() -> bool:
 
 
 @functools.cache
-def _first_token(replicated: Any) -> Any:
+def _first_token(replicated: Sharding | None) -> LocalArray:
     with jax.ensure_compile_time_eval():  # cached, so it must not be a tracer
         token = jnp.zeros(0, bool)
         return token if replicated is None else jax.device_put(token, replicated)
 
 
-def _last_token(replicated: Any) -> Any:
+def _last_token(replicated: Sharding | None) -> LocalArray:
     """Return the token of the last program, or the first token if no program is pending."""
     token = versions.get_runtime_token(ORDER)
     if token is None:
@@ -230,7 +235,7 @@ def _without_effect(function: Callable[..., Any], traced: Callable[..., Any]) ->
     def inside(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs))
 
-        def on_operands(*operands: Any) -> Any:
+        def on_operands(*operands: Traced) -> Any:
             values = iter(operands)
             arguments = [next(values) if isinstance(leaf, Tracer) else leaf for leaf in leaves]
             args, kwargs = jax.tree.unflatten(tree, arguments)
@@ -254,7 +259,7 @@ def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Cal
 
     @versions.without_repetition
     @functools.wraps(function)
-    def inside(*args: Any, _collops_token: Any, **kwargs: Any) -> Any:
+    def inside(*args: Any, _collops_token: LocalArray, **kwargs: Any) -> Any:
         return jnp.zeros_like(_collops_token), without_effect(*args, **kwargs)
 
     try:
@@ -267,12 +272,12 @@ def _with_token(function: Callable[..., Any], traced: Callable[..., Any]) -> Cal
     return inside
 
 
-def _evaluate_ordered(*_: Any, program: Any, name: str) -> tuple[Any, set[Any]]:
+def _evaluate_ordered(*_: Any, program: Program, name: str) -> tuple[list[ShapedArray], set[versions.Effect]]:
     """Return the abstract results and the effects other than the order, such as the effect of ``jax.debug.print``."""
     return program.out_avals, program.effects - {ORDER}
 
 
-def _lower_ordered(context: Any, *operands: Any, program: Any, name: str) -> Any:
+def _lower_ordered(context: LoweringContext, *operands: IrValue, program: Program, name: str) -> Sequence[IrValue]:
     # A branch of a recorded graph may only contain kernels, but NCCL adds events.
     before = _recordable.set(not versions.branches(program, ORDER))
     try:

@@ -13,7 +13,7 @@ from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from collops.backend import LocalArray
 from collops.comm.call import in_elements
@@ -24,21 +24,22 @@ from collops.jax import calls, versions
 from collops.jax.communicators import NativeComm
 from collops.jax.native import OPS
 from collops.jax.order import ORDER, Jit, recordable
+from collops.jax.versions import IrValue, LoweringContext, Traced
 
 _PLATFORMS = ("cpu", "cuda", "rocm")
 
 
-def like(aval: Any, shape: Sequence[int]) -> ShapedArray:
+def like(aval: ShapedArray, shape: Sequence[int]) -> ShapedArray:
     """Return the abstract value with another shape."""
     return ShapedArray(tuple(shape), aval.dtype)
 
 
-def whole(tangent: Any) -> Any:
+def whole(tangent: Traced) -> Traced:
     """Return a tangent or cotangent as an array even if it is zero, because it may be nonzero on other ranks."""
     return ad.instantiate_zeros(tangent)
 
 
-def _attributes(avals: Sequence[Any], parameters: dict[str, Any]) -> dict[str, int | tuple[int, ...]]:
+def _attributes(avals: Sequence[ShapedArray], parameters: dict[str, Any]) -> dict[str, int | tuple[int, ...]]:
     """Return the handler's attributes: a root unchanged, an operation as its number, and counts in elements."""
     attributes: dict[str, int | tuple[int, ...]] = {}
     for name, value in parameters.items():
@@ -54,7 +55,7 @@ def _attributes(avals: Sequence[Any], parameters: dict[str, Any]) -> dict[str, i
 def collective(
     handler: str,
     shapes: Callable[..., Sequence[ShapedArray]] = lambda x, **_: [x.update(weak_type=False)],
-    attributes: Callable[[Sequence[Any], dict[str, Any]], dict[str, int | tuple[int, ...]]] = _attributes,
+    attributes: Callable[[Sequence[ShapedArray], dict[str, Any]], dict[str, int | tuple[int, ...]]] = _attributes,
     *,
     operands: Callable[..., int] | None = None,
     in_place: bool = False,
@@ -69,7 +70,7 @@ def collective(
     primitive = Primitive(f"collops_{handler}")
     primitive.multiple_results = True
 
-    def results(*avals: Any, **parameters: Any) -> Any:
+    def results(*avals: ShapedArray, **parameters: Any) -> tuple[Sequence[ShapedArray], set[versions.Effect]]:
         parameters["comm"].check_mapping(versions.checks_varying_axes())
         return shapes(*avals, **parameters), {ORDER}
 
@@ -77,11 +78,13 @@ def collective(
     primitive.def_impl(functools.partial(_run, primitive))
     versions.run_in_shard_map(primitive, functools.partial(_run_on_devices, primitive))
 
-    def lower(platform: str, context: Any, *values: Any, comm: NativeComm, **parameters: Any) -> Any:
+    def lower(
+        platform: str, context: LoweringContext, *values: IrValue, comm: NativeComm, **parameters: Any
+    ) -> Sequence[IrValue]:
         comm.check_devices(*versions.program_devices(context))
         count = len(values) if operands is None else operands(**parameters)
 
-        def called(context: Any, *values: Any) -> Any:
+        def called(context: LoweringContext, *values: IrValue) -> list[IrValue]:
             return versions.custom_call(
                 context,
                 ORDER,
@@ -104,7 +107,9 @@ def collective(
     return primitive
 
 
-def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, op: str) -> Any:
+def _lowered_in_integers(
+    called: Callable[..., list[IrValue]], context: LoweringContext, value: IrValue, op: str
+) -> Sequence[IrValue]:
     """Lower a floating-point reduction by min or max, in which libraries may lose NaN, to a reduction of integers.
 
     This is done at lowering, not when the primitive is bound, since integers have no derivatives.
@@ -117,12 +122,12 @@ def _lowered_in_integers(called: Callable[..., Any], context: Any, value: Any, o
     reduced = context.replace(avals_in=[like(keys, operand.shape)], avals_out=[like(keys, result.shape)])
     (value,) = called(reduced, value)
     leaving = context.replace(avals_in=reduced.avals_out)
-    value = mlir.lower_fun(lambda y: unsorted(y, operand.dtype, jnp), multiple_results=False)(leaving, value)
+    results = mlir.lower_fun(lambda y: unsorted(y, operand.dtype, jnp), multiple_results=False)(leaving, value)
     context.set_tokens_out(reduced.tokens_out)
-    return value
+    return results
 
 
-def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tuple[int, int]) -> None:
+def linear(primitive: Primitive, transposed: Callable[..., Traced], batch_axes: tuple[int, int]) -> None:
     """Register the transformation rules of a linear primitive with one operand and one result.
 
     `transposed` returns the cotangent of the operand for the cotangent of the result and the parameters. If the
@@ -131,16 +136,20 @@ def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tup
     choose other positions on ranks with other programs.
     """
 
-    def jvp(primals: Any, tangents: Any, **parameters: Any) -> Any:
+    def jvp(
+        primals: Sequence[Traced], tangents: Sequence[Traced], **parameters: Any
+    ) -> tuple[list[Traced], list[Traced]]:
         return primitive.bind(*primals, **parameters), primitive.bind(*map(whole, tangents), **parameters)
 
-    def transpose(cotangents: Any, _: Any, *, replicated: bool = False, **parameters: Any) -> Any:
+    def transpose(
+        cotangents: Sequence[Traced], _: Traced, *, replicated: bool = False, **parameters: Any
+    ) -> list[Traced]:
         cotangent = whole(cotangents[0])
         if replicated:
             return [local_adjoint(cotangent, primitive, {**parameters, "replicated": True})]
         return [transposed(cotangent, **parameters)]
 
-    def batch(values: Any, axes: Any, **parameters: Any) -> Any:
+    def batch(values: Sequence[Traced], axes: Sequence[int], **parameters: Any) -> tuple[list[Traced], list[int]]:
         return primitive.bind(jnp.moveaxis(values[0], axes[0], batch_axes[0]), **parameters), [batch_axes[1]]
 
     ad.primitive_jvps[primitive] = jvp
@@ -148,14 +157,14 @@ def linear(primitive: Primitive, transposed: Callable[..., Any], batch_axes: tup
     batching.primitive_batchers[primitive] = batch
 
 
-def _run(primitive: Primitive, *values: Any, **parameters: Any) -> Any:
+def _run(primitive: Primitive, *values: LocalArray, **parameters: Any) -> list[LocalArray]:
     if versions.jit_disabled():
         with jax.disable_jit(False):
             return _run(primitive, *values, **parameters)
     return _dispatch(_compiled, primitive, tuple(sorted(parameters.items())), values)
 
 
-def _run_on_devices(primitive: Primitive, mesh: Any, *values: Any, **parameters: Any) -> Any:
+def _run_on_devices(primitive: Primitive, mesh: Mesh, *values: LocalArray, **parameters: Any) -> list[LocalArray]:
     parameters["comm"].check_mapping(versions.checks_varying_axes())
     if any(value.shape[0] != mesh.size for value in values):
         raise InputError("a collective inside shard_map needs all axes of the mesh to be manual")
@@ -164,7 +173,12 @@ def _run_on_devices(primitive: Primitive, mesh: Any, *values: Any, **parameters:
     return _dispatch(program, primitive, tuple(sorted(parameters.items())), operands)
 
 
-def _dispatch(program: Callable[..., Jit], primitive: Primitive, parameters: Any, values: Sequence[Any]) -> Any:
+def _dispatch(
+    program: Callable[..., Jit],
+    primitive: Primitive,
+    parameters: tuple[tuple[str, Any], ...],
+    values: Sequence[LocalArray],
+) -> list[LocalArray]:
     if not calls.checking:
         return program(primitive, parameters).dispatch(*values)
     before = calls.eager_site.set(call_site())
@@ -176,7 +190,7 @@ def _dispatch(program: Callable[..., Jit], primitive: Primitive, parameters: Any
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _site: str = "") -> Jit:
-    def run(*values: Any) -> Any:
+    def run(*values: Traced) -> list[Traced]:
         return primitive.bind(*values, **dict(parameters))
 
     run.__name__ = run.__qualname__ = primitive.name
@@ -185,11 +199,11 @@ def _compiled(primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _si
 
 @functools.lru_cache(maxsize=4096)
 def _compiled_for(
-    mesh: Any, count: int, primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _site: str = ""
+    mesh: Mesh, count: int, primitive: Primitive, parameters: tuple[tuple[str, Any], ...], _site: str = ""
 ) -> Jit:
     """Return the program of a collective of `count` operands, with one entry for each device of `mesh`."""
 
-    def run(*values: Any) -> Any:
+    def run(*values: Traced) -> list[Traced]:
         return [row[None] for row in primitive.bind(*(value[0] for value in values[:count]), **dict(parameters))]
 
     rows = PartitionSpec(mesh.axis_names)
@@ -202,12 +216,12 @@ def _compiled_for(
 
 
 def linear_map(
-    forward: Callable[[Any], Any],
-    adjoint: Callable[[Any], Any],
+    forward: Callable[[LocalArray], LocalArray],
+    adjoint: Callable[[LocalArray], LocalArray],
     x: LocalArray,
     shapes: tuple[tuple[int, ...], ...],
     collective: tuple[bool, bool | None] = (True, True),
-) -> Any:
+) -> LocalArray:
     """Return ``forward(x)``, a linear map with the transpose `adjoint`.
 
     Both are traceable functions of one array; `collective` tells for each whether it may call collectives. With
@@ -217,7 +231,7 @@ def linear_map(
     return linear_map_p.bind(x, forward=forward, adjoint=adjoint, shapes=shapes, collective=collective)
 
 
-def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]) -> Any:
+def local_adjoint(cotangent: Traced, forward: Primitive, parameters: dict[str, Any]) -> Traced:
     """Return this rank's part of a replicated cotangent; its transpose is `forward`. No message.
 
     The cotangent of a replicated result is also replicated. Each rank selects the part of its operand: the complete
@@ -228,29 +242,45 @@ def local_adjoint(cotangent: Any, forward: Primitive, parameters: dict[str, Any]
     start = 0 if counts is None else sum(counts[: comm.rank])
     elsewhere = root is not None and comm.rank != root
 
-    def own_part(cotangent: Any) -> Any:
+    def own_part(cotangent: Traced) -> Traced:
         if counts is not None:
             return lax.slice_in_dim(cotangent, start, start + rows[0], axis=0)
         return jnp.zeros_like(cotangent) if elsewhere else cotangent
 
-    def summed(part: Any) -> Any:
+    def summed(part: Traced) -> Traced:
         return forward.bind(part, **parameters)[0]
 
     shapes = cotangent.shape, (*rows, *cotangent.shape[1:])
     return linear_map(own_part, summed, cotangent, shapes, (False, True))
 
 
-def _run_map(x: LocalArray, *, forward: Callable[[Any], Any], **_: Any) -> Any:
+def _run_map(x: LocalArray, *, forward: Callable[[LocalArray], LocalArray], **_: Any) -> LocalArray:
     return forward(x)
 
 
-def _transpose_map(cotangent: Any, _: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+def _transpose_map(
+    cotangent: Traced,
+    _: Traced,
+    *,
+    forward: Callable[[LocalArray], LocalArray],
+    adjoint: Callable[[LocalArray], LocalArray],
+    shapes: tuple[tuple[int, ...], ...],
+    collective: Any,
+) -> list[Traced]:
     if collective[1] is None:
         adjoint(whole(cotangent))
     return [linear_map(adjoint, forward, whole(cotangent), shapes[::-1], collective[::-1])]
 
 
-def _batch_map(values: Any, axes: Any, *, forward: Any, adjoint: Any, shapes: Any, collective: Any) -> Any:
+def _batch_map(
+    values: Sequence[Traced],
+    axes: Sequence[int],
+    *,
+    forward: Callable[[LocalArray], LocalArray],
+    adjoint: Callable[[LocalArray], LocalArray],
+    shapes: tuple[tuple[int, ...], ...],
+    collective: Any,
+) -> tuple[Traced, int]:
     x = jnp.moveaxis(values[0], axes[0], 0)
     several = tuple((x.shape[0], *shape) for shape in shapes)
     return linear_map(jax.vmap(forward), jax.vmap(adjoint), x, several, collective), 0

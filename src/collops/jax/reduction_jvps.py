@@ -5,7 +5,7 @@ Each rank computes its contribution to the tangent from the reduced values; a su
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,11 +18,12 @@ from collops.jax.communicators import NativeComm
 from collops.jax.gathering import gathered, reduce_scatter_p
 from collops.jax.primitive import whole
 from collops.jax.rooted import broadcast, reduce_p
+from collops.jax.versions import Traced
 
 __all__: list[str] = []
 
 
-def _pushed_forward(x: LocalArray, y: Any, t: Any, op: str, comm: NativeComm) -> Any:
+def _pushed_forward(x: LocalArray, y: Traced, t: Traced, op: str, comm: NativeComm) -> Traced:
     """Return this rank's summand of the tangent of `y`, the result of `op` on `x`, for the tangent `t` of `x`."""
     if op == "prod":
         factors = gathered(x[None], (1,) * comm.size, comm)
@@ -31,14 +32,16 @@ def _pushed_forward(x: LocalArray, y: Any, t: Any, op: str, comm: NativeComm) ->
     return t * extreme / reduced(extreme, "sum", comm)
 
 
-def _differentiate(primitive: Primitive, on_all: Callable[..., Any]) -> None:
+def _differentiate(primitive: Primitive, on_all: Callable[..., Traced]) -> None:
     """Replace the derivative of a reduction; `on_all` returns the part of the result that this rank contributed to.
 
     Its arguments are the result on this rank and the parameters.
     """
     of_sum = ad.primitive_jvps[primitive]
 
-    def jvp(primals: Any, tangents: Any, *, op: str, comm: NativeComm, **parameters: Any) -> Any:
+    def jvp(
+        primals: Sequence[Traced], tangents: Sequence[Traced], *, op: str, comm: NativeComm, **parameters: Any
+    ) -> tuple[list[Traced], list[Traced]]:
         if op == "sum":
             return of_sum(primals, tangents, op=op, comm=comm, **parameters)
         (x,) = primals

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from collops.backend import LocalArray
+from collops.comm.agreement import MpiHandle
 from collops.jax.arguments import array, checked_convention, checked_rank, leaf_by_leaf, reduction
-from collops.jax.communicators import NativeComm, native_comm
+from collops.jax.communicators import Comm, NativeComm, native_comm
 from collops.jax.folding import folded, folded_operation
 from collops.jax.primitive import collective, linear
 
 
 @leaf_by_leaf
-def bcast(x: LocalArray, root: int = 0, *, comm: Any = None, cotangents: str = "ranks") -> Any:
+def bcast(x: LocalArray, root: int = 0, *, comm: Comm = None, cotangents: str = "ranks") -> LocalArray:
     """Broadcast `x` from `root`. Collective.
 
     Parameters
@@ -49,7 +48,7 @@ def bcast(x: LocalArray, root: int = 0, *, comm: Any = None, cotangents: str = "
 
 
 @leaf_by_leaf
-def reduce(x: LocalArray, op: Any = "sum", root: int = 0, *, comm: Any = None) -> Any:
+def reduce(x: LocalArray, op: str | MpiHandle = "sum", root: int = 0, *, comm: Comm = None) -> LocalArray:
     """Reduce `x` over the ranks to `root`; on other ranks return `x`. Collective.
 
     Parameters and exceptions are as for :func:`allreduce`; InputError is raised if `root` is invalid.
@@ -73,12 +72,12 @@ def reduce(x: LocalArray, op: Any = "sum", root: int = 0, *, comm: Any = None) -
     return result if comm.rank == root else x
 
 
-def broadcast(x: LocalArray, root: int, comm: NativeComm, replicated: bool = False) -> Any:
+def broadcast(x: LocalArray, root: int, comm: NativeComm, replicated: bool = False) -> LocalArray:
     """Bind the primitive of :func:`bcast`."""
     return bcast_p.bind(x, root=root, comm=comm, replicated=replicated)[0]
 
 
-def _reduced_to(x: LocalArray, op: str, root: int, comm: NativeComm) -> Any:
+def _reduced_to(x: LocalArray, op: str, root: int, comm: NativeComm) -> LocalArray:
     """Reduce to `root` and return 0 elsewhere, so that the sum of the results over all ranks is the result."""
     result = reduce_p.bind(x, op=op, root=root, comm=comm)[0]
     return result if comm.rank == root else jnp.zeros_like(result)

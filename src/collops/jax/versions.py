@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -20,7 +20,8 @@ from jax._src import shard_map as _shard_map
 from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax._src.util import HashablePartial as _HashablePartial
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.extend.core import Primitive
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxlib.mlir import ir
 
 from collops.backend import LocalArray
@@ -34,6 +35,20 @@ RUNS_BEFORE_RECORDING = jax.__version_info__ >= (0, 11)
 RUNTIME_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
 Effect = _effects.Effect
+IrValue: TypeAlias = ir.Value
+
+Device: TypeAlias = Any
+"""A `jax.Device`."""
+
+LoweringContext: TypeAlias = Any
+"""The state of the lowering of a primitive: `jax.interpreters.mlir.LoweringRuleContext`."""
+
+Program: TypeAlias = Any
+"""A traced program: `jax.extend.core.ClosedJaxpr` or `jax.extend.core.Jaxpr`."""
+
+Traced: TypeAlias = Any
+"""A value in a transformation of JAX: an array, a tracer, or a tangent or cotangent, which may be a symbolic zero."""
+
 at_top_level = _core.trace_state_clean
 _tokens = _dispatch.runtime_tokens
 _SECONDS_BETWEEN_LOOKS = 2e-5
@@ -84,13 +99,13 @@ def keep_steps_of_shard_map() -> None:
     _shard_map.api = _StepsOfShardMap()  # type: ignore[attr-defined]
 
 
-def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
+def run_in_shard_map(primitive: Primitive, run: Callable[..., list[LocalArray]]) -> None:
     """Use ``run(mesh, *values, **parameters)`` to bind a primitive inside a ``shard_map`` without ``jit``.
 
     The first axis of the values and of the results has one entry for each device.
     """
 
-    def rule(mesh: Any, *values: Any, **parameters: Any) -> Any:
+    def rule(mesh: Mesh, *values: LocalArray, **parameters: Any) -> list[LocalArray]:
         axes = _core.trace_ctx.axis_env
         # Programs over a mesh with explicit axes cannot be lowered; use automatic axes over the same devices.
         automatic = _mesh.Mesh(mesh.devices, mesh.axis_names)
@@ -108,7 +123,7 @@ def run_in_shard_map(primitive: Any, run: Callable[..., Any]) -> None:
     _shard_map.eager_rules[primitive] = rule
 
 
-def _placed(values: Any, sharding: Any) -> list[Any]:
+def _placed(values: Sequence[LocalArray], sharding: Sharding) -> list[LocalArray]:
     """Return arrays with the same sharding over other axes of the same devices, without moving data."""
     return [jax.device_put(value, sharding) for value in values]
 
@@ -132,7 +147,7 @@ def allow_everywhere(kind: type[Effect]) -> None:
         kinds.add_type(kind)
 
 
-def get_runtime_token(effect: Effect) -> Any:
+def get_runtime_token(effect: Effect) -> LocalArray:
     """Return the token of the last computation with `effect`, an empty array; ``None`` if that computation has ended.
 
     This includes an end by an error: waiting for the results raises it, and later calls need not fail for the same
@@ -149,7 +164,7 @@ def get_runtime_token(effect: Effect) -> Any:
     return None
 
 
-def wait_until_ready(token: Any) -> None:
+def wait_until_ready(token: LocalArray) -> None:
     """Wait until the computation of a token of :func:`get_runtime_token` has ended, also if it ends by an error."""
     while not token.is_ready():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -167,7 +182,9 @@ def set_runtime_token(effect: Effect, array: LocalArray) -> None:
     _tokens.current_tokens[effect] = token
 
 
-def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name: str) -> Any:
+def call_in_order(
+    context: LoweringContext, effect: Effect, operands: Sequence[IrValue], jaxpr: Program, name: str
+) -> Sequence[IrValue]:
     """Lower a call of `jaxpr` to a computation without `effect`, whose tokens begin and end here.
 
     Other effects of `jaxpr`, such as ordered callbacks, are effects of the computation.
@@ -181,7 +198,7 @@ def call_in_order(context: Any, effect: Effect, operands: Any, jaxpr: Any, name:
     return results
 
 
-def lowered(program: Any) -> Any:
+def lowered(program: Program) -> Program:
     """Return a traced program without high-level calls with custom derivatives, which JAX since 0.11 lowers later.
 
     The result does not use these derivatives. JAX does not lower such calls inside primitives of collops, and would
@@ -192,7 +209,7 @@ def lowered(program: Any) -> Any:
     return _partial_eval.lower_jaxpr2(program)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def program_devices(context: Any) -> tuple[int, tuple[Any, ...] | None, bool]:
+def program_devices(context: LoweringContext) -> tuple[int, tuple[Device, ...] | None, bool]:
     """Return the number of devices of the program being lowered, the devices, and whether it is written for each.
 
     The devices are ``None`` if JAX does not provide them. Each device runs the program on its part inside ``shard_map``
@@ -207,7 +224,7 @@ def program_devices(context: Any) -> tuple[int, tuple[Any, ...] | None, bool]:
     return axes.axis_env.nreps, None, True  # inside pmap
 
 
-def branches(program: Any, effect: Effect) -> bool:
+def branches(program: Program, effect: Effect) -> bool:
     """Return whether a program has `effect` inside a conditional."""
     return any(
         (equation.primitive.name == "cond" and effect in equation.effects)
@@ -217,13 +234,13 @@ def branches(program: Any, effect: Effect) -> bool:
 
 
 def custom_call(
-    context: Any,
+    context: LoweringContext,
     effect: Effect,
     target: str,
-    operands: list[Any],
+    operands: list[IrValue],
     attributes: dict[str, int | str | tuple[int, ...]],
     aliases: dict[int, int],
-) -> list[Any]:
+) -> list[IrValue]:
     """Emit a call of an FFI handler at a fixed position among the calls with `effect`.
 
     It takes and returns two tokens: XLA's own, which JAX passes through loops, branches and nested functions; and four
@@ -249,7 +266,7 @@ def custom_call(
     return results
 
 
-def _bytes_before(token: Any) -> Any:
+def _bytes_before(token: IrValue) -> IrValue:
     owner = token.owner
     operation = getattr(owner, "operation", owner)
     if isinstance(operation, ir.Operation) and operation.name == "stablehlo.custom_call":
@@ -257,7 +274,7 @@ def _bytes_before(token: Any) -> Any:
     return _mlir.ir_constant(np.zeros(1, np.uint32))
 
 
-def _attribute(value: int | str | tuple[int, ...]) -> Any:
+def _attribute(value: int | str | tuple[int, ...]) -> ir.Attribute:
     if isinstance(value, str):
         return ir.StringAttr.get(value)
     if isinstance(value, tuple):
@@ -265,10 +282,10 @@ def _attribute(value: int | str | tuple[int, ...]) -> Any:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
 
 
-def _row_major(value: Any) -> tuple[int, ...]:
+def _row_major(value: IrValue) -> tuple[int, ...]:
     return tuple(reversed(range(len(ir.RankedTensorType(value.type).shape))))
 
 
-def is_intermediate(value: Any) -> bool:
+def is_intermediate(value: IrValue) -> bool:
     """Return whether an operand was computed by the program, rather than being one of its arguments."""
     return not isinstance(value.owner, ir.Block)

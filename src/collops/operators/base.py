@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, Layout, StackedArray, StackedLayout, axpby
 from collops.array.dtypes import accumulator, as_dtype, combined, real_of
-from collops.array.fused import Square, sums_squares
+from collops.array.fused import LocalPairs, Square, sums_squares
 from collops.array.operands import way_to
 from collops.array.redistribute import compare_copies
 from collops.backend import engine_of
@@ -24,6 +24,7 @@ from collops.operators.dottest import dottest
 from collops.operators.memory import Buffers, allocator, check_holds, new_array
 
 if TYPE_CHECKING:
+    from collops.array.coefficients import Coefficient
     from collops.comm import Communicator
 
 __all__ = [
@@ -54,13 +55,13 @@ class Direction(NamedTuple):
     by `batch_engine`, and returns `out`; see :class:`collops.operators.Columns`.
     """
 
-    apply: Callable[[Any, Any], Any]
-    norm2: Callable[..., Any] | None = None
-    add: Callable[..., Any] | None = None
-    batched: Callable[[Any, Any], Any] | None = None
+    apply: Callable[..., Array]
+    norm2: Callable[..., Array] | None = None
+    add: Callable[..., Array] | None = None
+    batched: Callable[[Array, Array], Array] | None = None
     batch_engine: str = "numpy"
 
-    def with_squares(self, x: Array, out: Array | None, squares: list[tuple[Any, Any]] | None) -> Any:
+    def with_squares(self, x: Array, out: Array | None, squares: LocalPairs | None) -> Array:
         """Return the product, and append pairs for ``Square.parts`` to `squares` unless that is ``None``."""
         if squares is None:
             return self.apply(x, out)
@@ -137,7 +138,7 @@ class LinearOperator:
         self.range = range
         self.dtype = as_dtype(dtype)
         self.comm = comm
-        self._allocators: dict[Hashable, Callable[[], Any]] = {}
+        self._allocators: dict[Hashable, Callable[[], Array]] = {}
         if comm.calls is not None:  # formatting a dtype takes as long as all other steps
             comm.announce(type(self).__name__, shape=[range.size, domain.size], dtype=self.dtype.name)
 
@@ -178,20 +179,20 @@ class LinearOperator:
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         raise NotImplementedError(f"{type(self).__name__} has no {'adjoint' if adjoint else 'forward'}")
 
-    def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Any, Square]:
+    def _forward_and_square(self, x: Array, out: Array | None) -> tuple[Array, Square]:
         """Return the result of :meth:`_forward`, and its square for :func:`collops.array.dots`."""
         if not sums_squares(out):  # as on hosts, where creating a record takes longer than a short product
             result = self._forward(x, out)
             return result, Square(result)
-        squares: list[tuple[Any, Any]] = []
+        squares: LocalPairs = []
         result = self._resolved(False).with_squares(x, out, squares)
         return result, Square(result, squares)
 
-    def _adjoint_and_square(self, y: Array, out: Array | None) -> tuple[Any, Square]:
+    def _adjoint_and_square(self, y: Array, out: Array | None) -> tuple[Array, Square]:
         if not sums_squares(out):
             result = self._adjoint(y, out)
             return result, Square(result)
-        squares: list[tuple[Any, Any]] = []
+        squares: LocalPairs = []
         result = self._resolved(True).with_squares(y, out, squares)
         return result, Square(result, squares)
 
@@ -217,7 +218,7 @@ class LinearOperator:
         """Global numbers of rows and columns."""
         return self.range.size, self.domain.size
 
-    def forward(self, x: Array, out: Array | None = None) -> Any:
+    def forward(self, x: Array, out: Array | None = None) -> Array:
         """Apply the operator. Collective.
 
         Parameters
@@ -250,7 +251,7 @@ class LinearOperator:
         result = self._forward(x, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
-    def adjoint(self, y: Array, out: Array | None = None) -> Any:
+    def adjoint(self, y: Array, out: Array | None = None) -> Array:
         """Apply the adjoint, the conjugate transpose, to an array in the layout ``range``. See :meth:`forward`."""
         if getattr(y, "layout", None) is not self.range or y.comm is not self.comm:
             self._raise_misfit(y, self.range, "adjoint takes an array")
@@ -261,7 +262,7 @@ class LinearOperator:
         result = self._adjoint(y, out)
         return result if out is None or result is out else axpby(1, result, 0, result, out=out)
 
-    def _raise_misfit(self, array: Any, layout: AnyLayout, role: str) -> NoReturn:
+    def _raise_misfit(self, array: object, layout: AnyLayout, role: str) -> NoReturn:
         if not isinstance(array, DistributedArray | StackedArray):
             raise UnsupportedTypeError(
                 f"{type(self).__name__}.{role} of collops, not {type_name(array)}; "
@@ -275,7 +276,7 @@ class LinearOperator:
             )
         raise LayoutError(f"{type(self).__name__}.{role} on its own communicator; make both with one comm=")
 
-    def _check_out(self, x: Any, out: Any, layout: AnyLayout) -> None:
+    def _check_out(self, x: Array, out: Array, layout: AnyLayout) -> None:
         if getattr(out, "layout", None) is not layout or out.comm is not self.comm:
             self._raise_misfit(out, layout, "out is an array")
         engine, dtype = out.engine, x.dtype
@@ -455,9 +456,9 @@ def product(*factors: LinearOperator) -> LinearOperator:
     return flat[0] if len(flat) == 1 else Product(flat)
 
 
-def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
+def _combination(*terms: tuple[Coefficient, LinearOperator]) -> LinearOperator:
     """Return the sum of operators times coefficients, with nested sums merged."""
-    flat: list[tuple[Any, LinearOperator]] = []
+    flat: list[tuple[Coefficient, LinearOperator]] = []
     for coefficient, term in terms:
         value = _plain_number(coefficient)
         parts = term.terms if isinstance(term, Combination) else [(1, term)]
@@ -471,7 +472,7 @@ def _combination(*terms: tuple[Any, LinearOperator]) -> LinearOperator:
 class Combination(LinearOperator):
     """A sum of operators times coefficients, given as pairs of scalar and operator."""
 
-    def __init__(self, terms: Sequence[tuple[Any, LinearOperator]]) -> None:
+    def __init__(self, terms: Sequence[tuple[Coefficient, LinearOperator]]) -> None:
         self.terms = tuple(terms)
         if not self.terms:
             raise InputError("a sum of operators needs at least one")
@@ -497,19 +498,19 @@ class Combination(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Combination([(coefficient, term.astype(dtype)) for coefficient, term in self.terms])
 
-    def _adjoint_term(self, coefficient: Any, term: LinearOperator) -> tuple[Any, Any]:
+    def _adjoint_term(self, coefficient: Coefficient, term: LinearOperator) -> tuple[Coefficient, Callable[..., Array]]:
         if term.clinear or not is_complex(np.result_type(coefficient)):
             return coefficient, term._adjoint
 
         # An operator that takes the real part takes the real part of the whole product, not of a factor.
-        def apply(y: Array, out: Array | None) -> Any:
+        def apply(y: Array, out: Array | None) -> Array:
             dtype = np.result_type(y.dtype, np.complex64)
             scaled = axpby(coefficient, y, 0.0, y, out=self._buffers.get(("scaled", term), self.range, y, dtype))
             return term._adjoint(scaled, out)
 
         return 1, apply
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         terms, layout = self._terms[adjoint], out.layout
         total_coefficient, apply = terms[0]
         total = apply(x, out)
@@ -549,13 +550,15 @@ class Product(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Product([factor.astype(dtype) for factor in self.factors])
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._apply_in_turn(self._chains[0], x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._apply_in_turn(self._chains[1], y, out)
 
-    def _apply_in_turn(self, chain: Sequence[tuple[Any, Any, np.dtype]], x: Array, out: Array | None) -> Any:
+    def _apply_in_turn(
+        self, chain: Sequence[tuple[Callable[..., Array], AnyLayout, np.dtype]], x: Array, out: Array | None
+    ) -> Array:
         for number, (apply, layout, dtype) in enumerate(chain[:-1]):
             # Two buffers per layout alternate: a factor reads one while it writes the other.
             x = apply(x, self._buffers.get((layout, number % 2), layout, x, np.result_type(dtype, x.dtype)))
@@ -576,10 +579,10 @@ class Adjoint(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return self.operator._resolved(not adjoint)
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self.operator._adjoint(x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self.operator._forward(y, out)
 
 
@@ -595,13 +598,13 @@ class Conjugate(LinearOperator):
     def _astype(self, dtype: np.dtype) -> LinearOperator:
         return Conjugate(self.operator.astype(dtype))
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._conjugated(self.operator._forward, x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._conjugated(self.operator._adjoint, y, out)
 
-    def _conjugated(self, function: Callable[[Any, Any], Any], x: Array, out: Array | None) -> Any:
+    def _conjugated(self, function: Callable[..., Array], x: Array, out: Array | None) -> Array:
         if x.dtype.kind == "c":
             x = _conjugate(x, self._buffers.get(x.layout, x.layout, x, x.dtype))
         result = function(x, out)
@@ -628,24 +631,37 @@ class Flat(LinearOperator):
         norm2, add = (form and partial(self._view_squared, form, layouts) for form in (inner.norm2, inner.add))
         return super()._direction(adjoint)._replace(norm2=norm2, add=add)
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._view(self.operator._forward, self._layouts[0], x, out)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._view(self.operator._adjoint, self._layouts[1], y, out)
 
-    def _view(self, function: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None) -> Any:
+    def _view(
+        self,
+        function: Callable[..., Array],
+        layouts: tuple[AnyLayout, AnyLayout, AnyLayout],
+        x: Array,
+        out: Array | None,
+    ) -> Any:
         """Apply a function of the operator's arrays to views of arrays in the layouts of this operator."""
         comm = self.operator.comm
         target = None if out is None or not out.engine.mutable else reinterpret(out, layouts[1], comm)
         result = function(reinterpret(x, layouts[0], comm), target)
         return out if target is not None and result is target else reinterpret(result, layouts[2], self.comm)
 
-    def _view_squared(self, form: Any, layouts: tuple[Any, Any, Any], x: Array, out: Array | None, squares: Any) -> Any:
+    def _view_squared(
+        self,
+        form: Callable[..., Array],
+        layouts: tuple[AnyLayout, AnyLayout, AnyLayout],
+        x: Array,
+        out: Array | None,
+        squares: LocalPairs | None,
+    ) -> Array:
         return self._view(partial(form, squares=squares), layouts, x, out)
 
 
-def _conjugate(x: Array, out: Array | None) -> Any:
+def _conjugate(x: Array, out: Array | None) -> Array:
     """Return the conjugate of `x`, in `out` unless that is ``None`` or its engine's arrays are immutable."""
     if out is None or not x.engine.mutable:
         return x.conj()
@@ -676,20 +692,20 @@ def is_complex(dtype: DTypeLike) -> bool:
     return np.dtype(dtype).kind == "c"
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Return whether `value` is a number or a 0-D array."""
     return isinstance(value, Number | np.generic) or (
         getattr(value, "ndim", None) == 0 and not isinstance(value, DistributedArray | StackedArray)
     )
 
 
-def _times(dtype: np.dtype, coefficient: Any) -> np.dtype:
+def _times(dtype: np.dtype, coefficient: Coefficient) -> np.dtype:
     """Return the dtype of an operator of `dtype` times a coefficient."""
     number: Any = coefficient if isinstance(coefficient, Number) else coefficient.dtype.type(0).item()
     return combined(dtype, dtype, type(number))
 
 
-def _plain_number(value: Any) -> Any:
+def _plain_number(value: Coefficient) -> Coefficient:
     """Return a coefficient as a Python number, which never raises the precision of arrays; keep a JAX scalar."""
     return value.item() if hasattr(value, "item") and not engine_of(value).traced else value
 
@@ -700,7 +716,7 @@ def _flat_layout(layout: AnyLayout) -> AnyLayout:
     return layout if layout.ndim == 1 else layout.reshape(layout.size)
 
 
-def reinterpret(array: Any, layout: AnyLayout, comm: Communicator | None = None) -> Any:
+def reinterpret(array: Array, layout: AnyLayout, comm: Communicator | None = None) -> Array:
     """View an array in another layout with equally many elements on each rank; copy it if not contiguous. No message.
 
     `comm` may order the ranks differently; by default it is the communicator of `array`.

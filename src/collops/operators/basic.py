@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,7 +12,7 @@ from collops.array import Array, DistributedArray, Layout
 from collops.array.layout_arguments import normal_axis
 from collops.array.plans import as_layout
 from collops.array.redistribute import agree_on_values
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError
@@ -57,7 +56,7 @@ class Diagonal(LinearOperator):
 
     def __init__(
         self,
-        diag: Any,
+        diag: DistributedArray | LocalArray,
         dims: Dims | None = None,
         axis: int = -1,
         *,
@@ -79,7 +78,7 @@ class Diagonal(LinearOperator):
             local = local.astype(kind)
         self._set(local)
 
-    def _set(self, local: Any) -> None:
+    def _set(self, local: LocalArray) -> None:
         self._local = local
         self._diagonal = Coefficients(local)
         self._conjugate = Coefficients(local.conj()) if is_complex(local.dtype) else self._diagonal
@@ -91,13 +90,13 @@ class Diagonal(LinearOperator):
         other._set(self._local.astype(dtype))
         return other
 
-    def _forward(self, x: Array, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._product(self._diagonal, x, out)
 
-    def _adjoint(self, y: Array, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Any:
+    def _product(self, diagonal: Coefficients, x: Array, out: Array | None) -> Array:
         factors = diagonal.on_engine(x.engine)
         if out is None:
             return x._like(x.engine.xp.multiply(factors, x.local_array))
@@ -151,7 +150,7 @@ class Identity(LinearOperator):
         blocks = model.local_shape(comm.rank), data.local_shape(comm.rank)
         self._common = tuple(slice(0, min(extents)) for extents in zip(*blocks, strict=True))
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         source, target, engine = x.local_array, out.local_array, x.engine
         if source.shape == target.shape:
             return filled(out, source)
@@ -206,7 +205,7 @@ class Sum(LinearOperator):
         others = None if groups is None else comm.subgroup(groups)
         self._axis_comm = None if others is None or others.size == 1 else others
 
-    def _forward(self, x: Array, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         out = self._new(self.range, x) if out is None else out
         memory, dtype = out.local_array if out.engine.mutable else None, out.local_array.dtype
         check_holds(dtype, x.local_array.dtype)
@@ -215,7 +214,7 @@ class Sum(LinearOperator):
             total = self._axis_comm.allreduce(total, out=memory)
         return filled(out, total)
 
-    def _adjoint(self, y: Array, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         out = self._new(self.domain, y) if out is None else out
         check_holds(out.local_array.dtype, y.local_array.dtype)
         return filled(out, out.engine.put(out.local_array, ..., y.local_array[self._broadcast]))
@@ -266,7 +265,7 @@ class Transpose(LinearOperator):
         self._orders = order, np.argsort(order).tolist()
         super().__init__(model, model._of_axes(order), dtype, comm)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         return filled(out, x.local_array.transpose(self._orders[adjoint]))
 
 
@@ -298,11 +297,11 @@ class Zero(LinearOperator):
         comm = communicator_or_world(comm)
         super().__init__(as_layout(N if M is None else M, comm), as_layout(N, comm), dtype, comm)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         return filled(out, out.engine.put(out.local_array, ..., 0))
 
 
-def _local_part(diag: Any, model: Layout, axis: int, rank: int) -> Any:
+def _local_part(diag: DistributedArray | LocalArray, model: Layout, axis: int, rank: int) -> LocalArray:
     """Return this rank's part of the diagonal, shaped to multiply its part of the model."""
     axis = normal_axis(axis, model.ndim)
     full = tuple(diag.shape) == model.shape

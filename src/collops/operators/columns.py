@@ -86,7 +86,7 @@ class Columns(LinearOperator):
         self.width = width if self._batched else 1
 
     @staticmethod
-    def join(arrays: Sequence[Any]) -> Any:
+    def join(arrays: Sequence[Array]) -> Array:
         """Return a block with copies of `arrays`, which have one layout. No messages.
 
         Raises
@@ -108,7 +108,7 @@ class Columns(LinearOperator):
         return _joined(arrays)
 
     @staticmethod
-    def split(block: Array) -> list[Any]:
+    def split(block: Array) -> list[Array]:
         """Return the columns of a block: views if the engine has them. No messages.
 
         Raises
@@ -122,13 +122,13 @@ class Columns(LinearOperator):
             raise UnsupportedTypeError(f"a block must be a distributed array, not {type_name(block)}")
         return _columns(block, column_layout(block.layout))
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._apply_to_columns(x, out, False)
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._apply_to_columns(y, out, True)
 
-    def _apply_to_columns(self, x: Array, out: Array | None, adjoint: bool) -> Any:
+    def _apply_to_columns(self, x: Array, out: Array | None, adjoint: bool) -> Array:
         """Return the block of the images of the columns of `x`."""
         layout, inner = self.domain if adjoint else self.range, self.operator
         if (batched := self._batched.get(x.engine.name)) is not None:
@@ -143,8 +143,10 @@ class Columns(LinearOperator):
         if not x.engine.mutable:
             return _joined([apply(source, None) for source in sources])
         # Without `out`, the first image determines the dtype, which may differ from the common dtype of A and x.
-        first = apply(sources[0], None) if out is None else None
-        out = out if first is None else new_array(layout, x, first.dtype)
+        first = None
+        if out is None:
+            first = apply(sources[0], None)
+            out = new_array(layout, x, first.dtype)
         for number, (source, target) in enumerate(zip(sources, _columns(out, sides[not adjoint]), strict=True)):
             _keep(first if first is not None and number == 0 else apply(source, target), target)
         return out
@@ -159,7 +161,7 @@ class _Batched(LinearOperator):
         self._inherit([operator])
         self.operator = operator
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         batched = self.operator._resolved(adjoint).batched
         assert batched is not None
         return batched(x, out)
@@ -227,14 +229,14 @@ def column_layout(layout: AnyLayout) -> Any:
     return layout.drop(0)
 
 
-def column(block: Array, layout: Any, number: int) -> Any:
+def column(block: Array, layout: Any, number: int) -> Array:
     """Return a column of a block as an array of `layout` (see :func:`column_layout`): a view if the engine has them."""
     if isinstance(block, StackedArray):
         return StackedArray([column(part, new, number) for part, new in zip(block.arrays, layout, strict=True)])
     return DistributedArray._uncompared(layout, block.comm, block.local_array[number])
 
 
-def _part(block: Any, begin: int, count: int) -> Any:
+def _part(block: Array, begin: int, count: int) -> Array:
     """Return `count` columns of a block as a block, in the same memory."""
     if isinstance(block, StackedArray):
         return StackedArray([_part(part, begin, count) for part in block.arrays])
@@ -244,11 +246,11 @@ def _part(block: Any, begin: int, count: int) -> Any:
     return DistributedArray._uncompared(layout, block.comm, block.local_array[begin : begin + count])
 
 
-def _columns(block: Any, layout: Any) -> list[Any]:
+def _columns(block: Array, layout: Any) -> list[Array]:
     return [column(block, layout, number) for number in range(len(block.leaves[0].local_array))]
 
 
-def _joined(arrays: Sequence[Any]) -> Any:
+def _joined(arrays: Sequence[Array]) -> Array:
     first = arrays[0]
     if isinstance(first, StackedArray):
         return StackedArray([_joined(parts) for parts in zip(*(array.arrays for array in arrays), strict=True)])
@@ -256,7 +258,7 @@ def _joined(arrays: Sequence[Any]) -> Any:
     return DistributedArray._uncompared(block_layout(first.layout, len(arrays)), first.comm, locals_)
 
 
-def _keep(image: Array, target: Any) -> None:
+def _keep(image: Array, target: Array) -> None:
     """Copy an image into its column, unless it is already stored there."""
     for new, column in zip(image.leaves, target.leaves, strict=True):
         store(new.local_array, column.local_array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,7 @@ __all__ = ["Dims", "check_count", "communicator_of", "placed"]
 Dims: TypeAlias = Layout | Sequence[SupportsIndex] | SupportsIndex
 
 
-def communicator_of(made_of: Any, comm: Communicator | None) -> Communicator:
+def communicator_of(made_of: object, comm: Communicator | None) -> Communicator:
     """Return the communicator of an operator: from its distributed array if any, else `comm` or the world."""
     if not isinstance(made_of, DistributedArray):
         return communicator_or_world(comm)
@@ -35,7 +35,7 @@ def placed(dims: Dims, comm: Communicator | None) -> tuple[Layout, Communicator]
     return as_layout(dims, comm), comm
 
 
-def check_count(name: str, value: Any, *, smallest: int = 0) -> int:
+def check_count(name: str, value: object, *, smallest: int = 0) -> int:
     """Return an option as an integer; raise InputError unless it is an integer of at least `smallest`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < smallest:
         raise InputError(f"{name} must be an integer of at least {smallest}, not {value!r}")

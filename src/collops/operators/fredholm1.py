@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm.agreement import collective_errors
 from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -89,7 +89,7 @@ class Fredholm1(LinearOperator):
 
     def __init__(
         self,
-        G: Any,
+        G: LocalArray,
         nz: int = 1,
         saveGt: bool = False,
         usematmul: bool = True,
@@ -126,7 +126,7 @@ class Fredholm1(LinearOperator):
         self._engine = engine_of(matrices)
         self._buffers = Buffers()
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         product, operand_side, result_side = self._sides[adjoint]
         if x.engine is not self._engine:
             raise UnsupportedTypeError(
@@ -159,7 +159,7 @@ class _Side:
             self.to_slices, self.to_whole = Move(self.layout, split, comm), Move(split, self.layout, comm)
 
 
-def _matrices(G: Any, dtype: DTypeLike | None) -> Any:
+def _matrices(G: LocalArray, dtype: DTypeLike | None) -> LocalArray:
     """Return `G` in C order and in `dtype`."""
     engine_of(G)  # raises for anything but an array
     if G.ndim != 3:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from numpy.typing import DTypeLike
 
@@ -75,6 +75,6 @@ class Halo(LinearOperator):
         self.widths = self._plan.widths
         self.inner = self._plan.inner
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         move = self._plan.add_back if adjoint else self._plan.fill
         return filled(out, move(contiguous(x.local_array, out.dtype), out.local_array))

@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from collops.array import DistributedArray, StackedLayout
-from collops.backend import LocalArray, engine_of
+from collops.array import DistributedArray, Layout, StackedLayout
+from collops.array.fused import LocalPairs
+from collops.backend import LocalArray, SparseArray, engine_of
 from collops.comm.world import alone
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.operators.base import FORMS, Direction, LinearOperator
@@ -60,11 +61,11 @@ class LocalOperator(Protocol):
     shape: tuple[int, int]
     dtype: np.dtype
 
-    def forward_local(self, x: LocalArray, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product with a 1-D array; `out`, 1-D and contiguous, may be used for it unless it is ``None``."""
         ...
 
-    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product of the conjugate transpose with a 1-D array; `out` likewise."""
         ...
 
@@ -128,7 +129,12 @@ class LiftedOperator:
     Operators of PyLops and SciPy get NumPy copies of arrays of JAX; other operators get the arrays of JAX.
     """
 
-    def __init__(self, operator: Any, matvec: Any = None, rmatvec: Any = None) -> None:
+    def __init__(
+        self,
+        operator: Any,
+        matvec: Callable[[LocalArray], LocalArray] | None = None,
+        rmatvec: Callable[[LocalArray], LocalArray] | None = None,
+    ) -> None:
         self.operator = operator
         self.shape: tuple[int, int] = (int(operator.shape[0]), int(operator.shape[1]))
         self.dtype = np.dtype(operator.dtype)
@@ -138,18 +144,18 @@ class LiftedOperator:
         package = type(operator).__module__.partition(".")[0]
         self._on_host = package in ("pylops", "scipy") and type(operator).__name__ != "JaxOperator"
 
-    def forward_local(self, x: LocalArray, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         if self._on_host and engine_of(x).traced:
             return applied_on_host(self._matvec, self._rmatvec, self.shape, self.dtype, x)
         return store(_of_engine(self._matvec(x), x), out)
 
-    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         if self._on_host and engine_of(y).traced:
             return applied_on_host(self._rmatvec, self._matvec, self.shape[::-1], self.dtype, y)
         return store(_of_engine(self._rmatvec(y), y), out)
 
 
-def _of_engine(result: LocalArray, x: LocalArray) -> Any:
+def _of_engine(result: LocalArray, x: LocalArray) -> LocalArray:
     """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory."""
     engine = engine_of(x)
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
@@ -158,19 +164,19 @@ def _of_engine(result: LocalArray, x: LocalArray) -> Any:
 class DiagonalMatrix:
     """The product with a vector element by element, without a temporary array."""
 
-    def __init__(self, diagonal: Any) -> None:
+    def __init__(self, diagonal: LocalArray) -> None:
         self.shape = diagonal.size, diagonal.size
         self.dtype = np.dtype(diagonal.dtype)
         self._diagonal = Coefficients(diagonal)
         self._conjugate = Coefficients(diagonal.conj()) if self.dtype.kind == "c" else self._diagonal
 
-    def forward_local(self, x: LocalArray, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         return self._product(self._diagonal, x, out)
 
-    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         return self._product(self._conjugate, y, out)
 
-    def _product(self, diagonal: Coefficients, x: LocalArray, out: Any) -> Any:
+    def _product(self, diagonal: Coefficients, x: LocalArray, out: LocalArray | None) -> LocalArray:
         engine = engine_of(x)
         factor = diagonal.on_engine(engine)
         if out is None or out.dtype != self.dtype or x.dtype != self.dtype:
@@ -181,24 +187,24 @@ class DiagonalMatrix:
 class SparseMatrix(LiftedOperator):
     """A sparse matrix of SciPy or CuPy in any format, stored as compressed rows."""
 
-    def __init__(self, matrix: LocalArray) -> None:
+    def __init__(self, matrix: SparseArray) -> None:
         rows = matrix.tocsr()
         columns = rows.T  # compressed columns of the same memory
 
-        def adjoint(y: LocalArray) -> Any:
+        def adjoint(y: LocalArray) -> LocalArray:
             return (columns @ y.conj()).conj() if self.dtype.kind == "c" else columns @ y
 
         super().__init__(rows, lambda x: rows @ x, adjoint)
         self.columns_engine = engine_of(rows.data).name
 
-    def forward_columns(self, X: LocalArray, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: LocalArray) -> LocalArray:
         return _by_few_columns(self._matvec, X, out)
 
-    def adjoint_columns(self, Y: LocalArray, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: LocalArray) -> LocalArray:
         return _by_few_columns(self._rmatvec, Y, out)
 
 
-def _by_few_columns(multiply: Callable[[Any], Any], X: LocalArray, out: Any) -> Any:
+def _by_few_columns(multiply: Callable[[LocalArray], LocalArray], X: LocalArray, out: LocalArray) -> LocalArray:
     step = _MAX_COLUMNS if engine_of(X).memory == "host" else len(X)
     for begin in range(0, len(X), step):
         some = slice(begin, begin + step)
@@ -228,13 +234,15 @@ class OneRank:
         forward, adjoint = operator._directions
         self._sides = (forward, operator.domain, operator.range), (adjoint, operator.range, operator.domain)
 
-    def forward_local(self, x: LocalArray, out: Any, squares: Any = None) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray | None, squares: LocalPairs | None = None) -> LocalArray:
         return self._product(self._sides[0], x, out, squares)
 
-    def adjoint_local(self, y: LocalArray, out: Any, squares: Any = None) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray | None, squares: LocalPairs | None = None) -> LocalArray:
         return self._product(self._sides[1], y, out, squares)
 
-    def _product(self, side: tuple[Direction, Any, Any], source: LocalArray, out: Any, squares: Any) -> Any:
+    def _product(
+        self, side: tuple[Direction, Layout, Layout], source: LocalArray, out: LocalArray | None, squares: Any
+    ) -> LocalArray:
         direction, layout, range = side
         comm = self.operator.comm
         memory = None if out is None else out.reshape(range.shape)
@@ -248,12 +256,12 @@ class OneRank:
 
 
 def applied_on_host(
-    forward: Callable[[np.ndarray], Any],
-    adjoint: Callable[[np.ndarray], Any],
+    forward: Callable[[np.ndarray], np.ndarray],
+    adjoint: Callable[[np.ndarray], np.ndarray],
     shape: tuple[int, ...],
     dtype: np.dtype,
     x: LocalArray,
-) -> Any:
+) -> LocalArray:
     """Return ``forward(x)`` of a vector of JAX, possibly traced, by a callback from the program to Python.
 
     `forward` is a linear map of vectors on the host, of `shape` and with coefficients of `dtype`; `adjoint` is its
@@ -264,7 +272,7 @@ def applied_on_host(
     engine = engine_of(x)
     kind = engine.dtype(np.result_type(dtype, x.dtype))
 
-    def called(function: Callable[[np.ndarray], Any], size: int, vector: LocalArray) -> Any:
+    def called(function: Callable[[np.ndarray], np.ndarray], size: int, vector: LocalArray) -> LocalArray:
         result = jax.ShapeDtypeStruct((size,), kind)
         return jax.pure_callback(
             lambda array: np.asarray(function(np.array(array)), kind).reshape(size),
@@ -273,7 +281,7 @@ def applied_on_host(
             vmap_method="sequential",
         )
 
-    def transposed(vector: LocalArray) -> Any:
+    def transposed(vector: LocalArray) -> LocalArray:
         return called(adjoint, shape[1], vector.conj()).conj()
 
     vector = x.astype(kind).reshape(shape[1])
@@ -294,7 +302,7 @@ def in_precision(op: LocalOperator, dtype: np.dtype) -> LocalOperator:
     raise UnsupportedTypeError(f"{type(op).__name__} of {op.dtype} cannot be converted to {dtype}; {FORMS}")
 
 
-def _matrix_behind(op: Any) -> Any:
+def _matrix_behind(op: Any) -> LocalArray | None:
     """Return the 2-D array of `op`; ``None`` if it has none."""
     pylops = sys.modules.get("pylops")
     if pylops is not None and isinstance(op, pylops.MatrixMult):

@@ -12,7 +12,7 @@ from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.comm.arguments import communicator_or_world
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.operators.base import LinearOperator
+from collops.operators.base import AnyLayout, LinearOperator
 from collops.operators.dims import check_count
 from collops.operators.fourier.operator import Fourier
 from collops.operators.fourier.spread import find_product
@@ -23,7 +23,7 @@ from collops.operators.memory import Buffers, filled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collops.backend import Engine
+    from collops.backend import Engine, LocalArray
     from collops.comm import Communicator
     from collops.operators.fourier.spread import SpreadProduct
 
@@ -116,7 +116,7 @@ class MDC(LinearOperator):
 
     def __init__(
         self,
-        G: Any,
+        G: LocalArray,
         nt: int,
         nv: int,
         nfmax: int | None = None,
@@ -173,7 +173,7 @@ class MDC(LinearOperator):
         layouts = source.fourier.range, target.fourier.range
         return cache(partial(find_product, source.transform, target.transform, *layouts, self._spectral, self.comm))
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         source, kernel, target, compute, find = self._steps[adjoint]
         if x.dtype.kind == "c":
             raise UnsupportedTypeError(
@@ -187,7 +187,7 @@ class MDC(LinearOperator):
         product = kernel(spectra, self._buffer("product", target.range, x))
         return target._adjoint(product, out)
 
-    def _buffer(self, slot: str, layout: Any, x: Array) -> Any:
+    def _buffer(self, slot: str, layout: AnyLayout, x: Array) -> Array:
         return self._buffers.get((slot, layout), layout, x, self._spectral)
 
 
@@ -198,13 +198,13 @@ class _Side(NamedTuple):
     fourier: Fourier
 
 
-def _interval(name: str, value: Any) -> float:
+def _interval(name: str, value: float) -> float:
     if not (np.isrealobj(value) and np.isfinite(value)):
         raise InputError(f"{name} must be a finite number, not {value!r}")
     return value
 
 
-def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
+def _samples(nt: int, twosided: bool, frequencies: int, nfmax: int | None) -> int:
     """Return the number of samples in time, if it allows all frequencies."""
     samples = check_count("nt", nt, smallest=1)
     if twosided and samples % 2 == 0:
@@ -216,7 +216,7 @@ def _samples(nt: Any, twosided: bool, frequencies: int, nfmax: Any) -> int:
     return samples
 
 
-def _layout(form: Any, name: str, shape: tuple[int, ...], comm: Communicator) -> Layout:
+def _layout(form: Layout | str, name: str, shape: tuple[int, ...], comm: Communicator) -> Layout:
     if isinstance(form, Layout):
         if form.shape != shape or form.ranks != comm.size:
             raise LayoutError(f"the {name} must have a layout of shape {shape} on {comm.size} ranks, not {form}")

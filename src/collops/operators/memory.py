@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout, StackedLayout, empty
-from collops.backend import Engine, engine_of
+from collops.backend import Engine, LocalArray, engine_of
 from collops.errors import LayoutError, UnsupportedTypeError
 
 __all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "new_array", "store"]
@@ -37,9 +38,9 @@ class Buffers:
     __slots__ = ("_arrays",)
 
     def __init__(self) -> None:
-        self._arrays: dict[Hashable, Any] = {}
+        self._arrays: dict[Hashable, Array | LocalArray] = {}
 
-    def get(self, slot: Hashable, layout: Any, like: Array, dtype: DTypeLike) -> Any:
+    def get(self, slot: Hashable, layout: Layout | StackedLayout, like: Array, dtype: DTypeLike) -> Any:
         """Return the distributed array in `slot`, on the engine and the ranks of `like`, with undefined values.
 
         A slot always has the same layout.
@@ -52,7 +53,7 @@ class Buffers:
             array = self._arrays[key] = new_array(layout, like, dtype)
         return array
 
-    def local(self, slot: Hashable, shape: tuple[int, ...], dtype: DTypeLike, engine: Engine) -> Any:
+    def local(self, slot: Hashable, shape: tuple[int, ...], dtype: DTypeLike, engine: Engine) -> LocalArray:
         """Return the local array of this shape in `slot`, with undefined values."""
         if not engine.mutable:
             return None
@@ -62,7 +63,7 @@ class Buffers:
             array = self._arrays[key] = engine.xp.empty(shape, dtype)
         return array
 
-    def result(self, slot: Hashable, out: Any, dtype: DTypeLike) -> Any:
+    def result(self, slot: Hashable, out: Array, dtype: np.dtype) -> LocalArray:
         """Return memory of this `dtype` for the local array of the distributed array `out`: that array, or a buffer.
 
         Raises UnsupportedTypeError if only `dtype` is complex.
@@ -73,7 +74,7 @@ class Buffers:
         check_holds(local.dtype, dtype)
         return self.local(slot, local.shape, dtype, engine)
 
-    def contiguous(self, slot: Hashable, array: Any, dtype: DTypeLike, engine: Engine) -> Any:
+    def contiguous(self, slot: Hashable, array: LocalArray, dtype: np.dtype, engine: Engine) -> LocalArray:
         """Return a local array in C order and in `dtype`, copied if necessary; on mutable engines, to a buffer."""
         if engine.mutable and array.dtype == dtype and array.flags.c_contiguous:
             return array
@@ -86,12 +87,12 @@ class Coefficients:
 
     __slots__ = ("_array", "_copies", "_engine")
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: LocalArray) -> None:
         self._array = array
         self._engine = engine_of(array)
-        self._copies: dict[Engine, Any] = {self._engine: array}
+        self._copies: dict[Engine, LocalArray] = {self._engine: array}
 
-    def on_engine(self, engine: Engine) -> Any:
+    def on_engine(self, engine: Engine) -> LocalArray:
         """Return the array in the memory of `engine`."""
         array = self._copies.get(engine)
         if array is None:
@@ -104,7 +105,7 @@ def new_array(layout: Layout | StackedLayout, like: Array, dtype: DTypeLike) -> 
     return empty(layout, comm=like.comm, dtype=dtype, engine=like.engine)
 
 
-def allocator(layout: Any, like: Array, dtype: DTypeLike) -> Callable[[], Any]:
+def allocator(layout: Layout | StackedLayout, like: Array, dtype: DTypeLike) -> Callable[[], Array]:
     """Return a function without arguments that calls :func:`new_array`, with all checks made once, in advance."""
     prototype = new_array(layout, like, dtype)
     if isinstance(layout, StackedLayout):
@@ -116,14 +117,14 @@ def allocator(layout: Any, like: Array, dtype: DTypeLike) -> Callable[[], Any]:
     return lambda: prototype._like(make_local(shape, kind))
 
 
-def filled(out: Any, value: Any) -> Any:
+def filled(out: Array, value: LocalArray) -> Array:
     """Return the distributed array `out` with `value` as its local array, converted as :func:`store` does."""
     if value is not out.local_array:
         out.local_array = store(value, out.local_array)
     return out
 
 
-def store(value: Any, out: Any) -> Any:
+def store(value: LocalArray, out: LocalArray | None) -> LocalArray:
     """Return `value` in the shape and dtype of `out`: `out` itself, overwritten, if it is mutable.
 
     Without `out`, `value` is returned unchanged. Raises UnsupportedTypeError if only `value` is complex: imaginary
@@ -143,7 +144,7 @@ def store(value: Any, out: Any) -> Any:
     return out
 
 
-def contiguous(array: Any, dtype: DTypeLike) -> Any:
+def contiguous(array: LocalArray, dtype: np.dtype) -> LocalArray:
     """Return a local array in `dtype` and C order, copied only if necessary; raise if only the array is complex."""
     engine = engine_of(array)
     if array.dtype == dtype and (not engine.mutable or array.flags.c_contiguous):
@@ -152,7 +153,7 @@ def contiguous(array: Any, dtype: DTypeLike) -> Any:
     return engine.xp.ascontiguousarray(array, dtype) if engine.mutable else array.astype(engine.dtype(dtype))
 
 
-def check_holds(target: Any, *dtypes: Any) -> None:
+def check_holds(target: np.dtype, *dtypes: np.dtype) -> None:
     """Raise UnsupportedTypeError if one of the `dtypes` is complex and `target` is not."""
     if target.kind != "c":
         for dtype in dtypes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,7 +13,7 @@ from collops.array import Array, Layout
 from collops.array.dtypes import real_of
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
-from collops.backend import Engine
+from collops.backend import Engine, LocalArray
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
@@ -83,7 +82,7 @@ class Restriction(LinearOperator):
         owners = np.searchsorted(ends, indices, side="right")
         blocks = len(ends)
         self._moves = blocks > 1 and (rebalance or bool(np.any(np.diff(owners) < 0)))
-        sizes_by_axis: list[Any] = [*model.sizes]
+        sizes_by_axis: list[Sequence[int] | None] = [*model.sizes]
         sizes_by_axis[axis] = None if self._moves else np.bincount(owners, minlength=blocks).tolist()  # None: evenly
         shape = (*model.shape[:axis], len(indices), *model.shape[axis + 1 :])
         data = Layout(shape, model.ranks, model.process_grid, model.axes, sizes_by_axis, model.mask)
@@ -112,14 +111,14 @@ class Restriction(LinearOperator):
         self._back = ExchangePlan(comm, receives, sends)
         self._buffers = Buffers()
 
-    def _forward(self, x: Array, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         out = self._new(self.range, x) if out is None else out
         samples = x.local_array[self._chosen.on_engine(x.engine)]
         if self._moves:
             samples = self._moved(self._plan, samples, self._arriving, x)[self._arrived.on_engine(x.engine)]
         return filled(out, samples)
 
-    def _adjoint(self, y: Array, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         out = self._new(self.domain, y) if out is None else out
         samples = y.local_array
         if self._moves:
@@ -127,7 +126,7 @@ class Restriction(LinearOperator):
         check_holds(out.dtype, samples.dtype)
         return filled(out, self._chosen.scatter(samples, out.local_array, y.engine))
 
-    def _moved(self, plan: ExchangePlan, samples: Any, shape: tuple[int, ...], like: Array) -> Any:
+    def _moved(self, plan: ExchangePlan, samples: LocalArray, shape: tuple[int, ...], like: Array) -> LocalArray:
         """Send samples and return the received ones, of `shape`, in a buffer. One exchange."""
         dtype, engine = like.dtype, like.engine
         slots = ("model", "data") if plan is self._plan else ("data", "model")
@@ -152,11 +151,11 @@ class _Selection:
         elif len(indices):
             self._slice = slice(int(indices[0]), int(indices[-1]) + 1, int(steps[0]) if len(steps) else 1)
 
-    def on_engine(self, engine: Engine) -> tuple[Any, ...]:
+    def on_engine(self, engine: Engine) -> tuple[slice | LocalArray, ...]:
         """Return the index for arrays of `engine`."""
         return (*self._before, self._slice if self._indices is None else self._indices.on_engine(engine))
 
-    def scatter(self, samples: Any, target: Any, engine: Engine) -> Any:
+    def scatter(self, samples: LocalArray, target: LocalArray, engine: Engine) -> LocalArray:
         """Return `target` with `samples` at the indices, added up at repeated ones, and zeros elsewhere."""
         target = engine.put(target, ..., 0)
         if not self._repeated:
@@ -168,7 +167,7 @@ class _Selection:
         return target
 
 
-def _as_reals(array: Any) -> Any:
+def _as_reals(array: LocalArray) -> LocalArray:
     """Return a view of a complex contiguous array as real and imaginary parts along a new axis; others unchanged."""
     if not is_complex(array.dtype):
         return array

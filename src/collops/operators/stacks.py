@@ -7,13 +7,16 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
 from collops.array import Array, Layout, StackedLayout, axpby
 from collops.array.dtypes import as_dtype
+from collops.array.fused import LocalPairs
 from collops.array.layout_arguments import as_shape
+from collops.backend import LocalArray
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.arguments import communicator_or_world
@@ -34,8 +37,8 @@ class _Block(NamedTuple):
     A slice is ``None`` for the entire vector; `batched` is ``None`` if the operator has no batched product.
     """
 
-    apply: Callable[..., Any]
-    batched: Callable[..., Any] | None
+    apply: Callable[..., LocalArray]
+    batched: Callable[..., LocalArray] | None
     read: slice | None
     write: slice | None
 
@@ -51,7 +54,7 @@ class _LocalStack(LinearOperator):
 
     def __init__(
         self,
-        ops: Iterable[Any],
+        ops: Iterable[object],
         comm: Communicator | None = None,
         *,
         dims: Sequence[int] | int | None = None,
@@ -119,7 +122,7 @@ class _LocalStack(LinearOperator):
         engine = self._batch_engine
         return direction if engine is None else direction._replace(batched=batched, batch_engine=engine)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: LocalPairs | None = None) -> Array:
         blocks, shares_operand, shares_result = self._sides[adjoint]
         if squares is not None and not shares_result and self._adds_squares:
             blocks = [block._replace(apply=partial(block.apply, squares=squares)) for block in blocks]
@@ -140,7 +143,7 @@ class _LocalStack(LinearOperator):
             total = self._group.allreduce(total, out=flat)
         return filled(out, memory if total is flat else total)
 
-    def _apply_batched(self, x: Any, out: Any, adjoint: bool) -> Any:
+    def _apply_batched(self, x: Array, out: Array, adjoint: bool) -> Array:
         blocks, _, shares_result = self._sides[adjoint]
         operand, result = (block.local_array.reshape(len(block.local_array), -1) for block in (x, out))
         if shares_result and not blocks:
@@ -158,7 +161,7 @@ class _LocalStack(LinearOperator):
             self._group.allreduce(result, out=result)
         return out
 
-    def _total(self, blocks: Sequence[_Block], operand: Any, flat: Any, out: Any) -> Any:
+    def _total(self, blocks: Sequence[_Block], operand: LocalArray, flat: LocalArray, out: Array) -> LocalArray:
         """Return the sum of the results of the blocks, in `flat` unless it is ``None`` or is filled by a message."""
         if not blocks and flat is None:
             return out.engine.xp.zeros(out.layout.size, out.dtype)
@@ -223,7 +226,7 @@ class BlockDiag(_LocalStack):
     """
 
     def __init__(
-        self, ops: Iterable[Any], comm: Communicator | None = None, *, mask: Sequence[int] | None = None
+        self, ops: Iterable[object], comm: Communicator | None = None, *, mask: Sequence[int] | None = None
     ) -> None:
         super().__init__(ops, comm, mask=mask)
 
@@ -325,13 +328,15 @@ class _DistributedStack(LinearOperator):
     def _direction(self, adjoint: bool) -> Direction:
         return super()._direction(adjoint)._replace(norm2=partial(self._apply, adjoint=adjoint))
 
-    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: LocalPairs | None = None) -> Array:
         directions, shares_operand, shares_result = self._sides[adjoint]
         sources = [x] * len(directions) if shares_operand else x.arrays
         return (self._total if shares_result else self._stacked)(directions, sources, out, squares)
 
     @staticmethod
-    def _stacked(directions: Sequence[Direction], sources: Sequence[Any], out: Any, squares: Any) -> Any:
+    def _stacked(
+        directions: Sequence[Direction], sources: Sequence[Array], out: Array, squares: LocalPairs | None
+    ) -> Array:
         """Apply each operator to its source, and return the stack of the results."""
         targets = out.arrays
         parts = [
@@ -340,7 +345,9 @@ class _DistributedStack(LinearOperator):
         ]
         return out if all(map(operator.is_, parts, targets)) else out._like(parts)
 
-    def _total(self, directions: Sequence[Direction], sources: Sequence[Any], out: Array | None, squares: Any) -> Any:
+    def _total(
+        self, directions: Sequence[Direction], sources: Sequence[Array], out: Array | None, squares: LocalPairs | None
+    ) -> Array:
         """Apply each operator to its source, and return the sum of the results, with the squares of the sum."""
         last = len(directions) - 1
         total = directions[0].with_squares(sources[0], out, None if last else squares)
@@ -443,7 +450,7 @@ def _slices(extents: Sequence[int], shared: bool) -> Sequence[slice | None]:
     return [slice(begin, end) for begin, end in pairwise(accumulate(extents, initial=0))]
 
 
-def _pieces(blocks: Sequence[_Block], operand: Any, out: Array | None, xp: Any) -> Any:
+def _pieces(blocks: Sequence[_Block], operand: LocalArray, out: Array | None, xp: ModuleType) -> LocalArray:
     """Return the concatenated results of the blocks; in `out` unless it is ``None``."""
     if out is None:
         # A rank without operators also contributes to the derivative of the operand, which may be a sum over all ranks.
@@ -454,5 +461,5 @@ def _pieces(blocks: Sequence[_Block], operand: Any, out: Array | None, xp: Any) 
     return out
 
 
-def _part(array: Any, where: slice | None) -> Any:
+def _part(array: LocalArray, where: slice | None) -> LocalArray:
     return array if where is None else array[where]  # a slice of all of it takes 2 us on devices

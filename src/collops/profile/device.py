@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
+
+from collops.backend import CudaEvent
 
 
 class Stamp(NamedTuple):
@@ -16,7 +19,7 @@ class Stamp(NamedTuple):
 
     stream: int  # address of the stream
     # the event recorded there; None during a capture, where it would become a node of the graph and have no time
-    event: Any
+    event: CudaEvent
 
 
 class CudaClock:
@@ -25,7 +28,7 @@ class CudaClock:
     def __init__(self) -> None:
         self._in_use = threading.local()
 
-    def _cuda(self) -> Any:
+    def _cuda(self) -> ModuleType | None:
         """Return ``cupy.cuda`` if this thread has a device context, else None.
 
         A program may import CuPy and compute on the host; an event would then create a context, which takes a
@@ -53,10 +56,10 @@ class CudaClock:
             capturing = True
         return Stamp(stream.ptr, None if capturing else stream.record())
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: CudaEvent) -> None:
         """Block the host until `event` has happened."""
         event.synchronize()
 
-    def elapsed(self, begin: Any, end: Any) -> float:
+    def elapsed(self, begin: CudaEvent, end: CudaEvent) -> float:
         """Return the nanoseconds between two events that have happened."""
         return 1e6 * self._in_use.cuda.get_elapsed_time(begin, end)

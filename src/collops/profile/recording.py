@@ -13,7 +13,7 @@ from typing import Any
 
 from collops.errors import InputError
 from collops.profile import marks
-from collops.profile.report import Report, check, make_report
+from collops.profile.report import AnyCommunicator, Report, check, make_report
 from collops.profile.trace import write_trace
 
 _enabled: list[Recording] = []  # the recording that enable() opened; empty or one entry
@@ -76,7 +76,7 @@ class Recording:
         """The end of the recording, or the present while it is open; nanoseconds of the host's clock."""
         return marks.clock() if self.end is None else self.end
 
-    def report(self, comm: Any = None) -> Report:
+    def report(self, comm: AnyCommunicator = None) -> Report:
         """Sum the spans in a tree of labels, the same on all ranks. Waits for the device.
 
         Collective if `comm` is passed, whose ranks are compared; by default the report covers this rank only.
@@ -84,7 +84,7 @@ class Recording:
         set_device_times(self.spans)
         return make_report(self.spans, self.begin, self.now, comm)
 
-    def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+    def to_json(self, path: str | os.PathLike[str], comm: AnyCommunicator = None) -> None:
         """Write the numbers of `report` as JSON on rank 0, replacing the file.
 
         Raises
@@ -94,7 +94,7 @@ class Recording:
         """
         self.report(comm).to_json(path, comm)
 
-    def to_chrome_trace(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+    def to_chrome_trace(self, path: str | os.PathLike[str], comm: AnyCommunicator = None) -> None:
         """Write all spans as a trace for Perfetto or Chrome; see `to_json`.
 
         Every rank is a process of the trace, with a track for each host thread and each device stream.
@@ -217,13 +217,13 @@ def record(*, nvtx: bool = False) -> Iterator[Recording]:
         recording._close()
 
 
-def _latest_recording(comm: Any) -> Recording:
+def _latest_recording(comm: AnyCommunicator) -> Recording:
     """Return the recording that was opened last; raise `InputError` on every rank if some rank has none."""
     check(None if _latest else InputError("nothing was recorded; set COLLOPS_PROFILE=1 or use profile.record()"), comm)
     return _latest[0]
 
 
-def report(comm: Any = None) -> Report:
+def report(comm: AnyCommunicator = None) -> Report:
     """Report on the recording opened last; see `Recording.report`.
 
     Examples
@@ -237,7 +237,7 @@ def report(comm: Any = None) -> Report:
     return _latest_recording(comm).report(comm)
 
 
-def to_json(path: str | os.PathLike[str], comm: Any = None) -> None:
+def to_json(path: str | os.PathLike[str], comm: AnyCommunicator = None) -> None:
     """Write the numbers of the recording opened last; see `Recording.to_json`.
 
     Examples
@@ -254,7 +254,7 @@ def to_json(path: str | os.PathLike[str], comm: Any = None) -> None:
     _latest_recording(comm).to_json(path, comm)
 
 
-def to_chrome_trace(path: str | os.PathLike[str], comm: Any = None) -> None:
+def to_chrome_trace(path: str | os.PathLike[str], comm: AnyCommunicator = None) -> None:
     """Write the trace of the recording opened last; see `Recording.to_chrome_trace`.
 
     Examples

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from collops.errors import InputError
 from collops.profile.marks import Span
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+AnyCommunicator: TypeAlias = Any
+"""A communicator of collops, which imports this package, or ``None`` for this rank alone."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class Report:
             table.add_row(Text("  " * (len(row.path) - 1) + row.label), *cells)
         return table
 
-    def to_json(self, path: str | os.PathLike[str], comm: Any = None) -> None:
+    def to_json(self, path: str | os.PathLike[str], comm: AnyCommunicator = None) -> None:
         """Write the numbers as JSON; `comm` is the communicator of the report. See `Recording.to_json`."""
         rows = [
             {
@@ -178,7 +181,7 @@ class Report:
         write_on_root(path, lambda: json.dumps(content, indent=1) + "\n", comm)
 
 
-def write_on_root(path: str | os.PathLike[str], text: Callable[[], str], comm: Any) -> None:
+def write_on_root(path: str | os.PathLike[str], text: Callable[[], str], comm: AnyCommunicator) -> None:
     """Write a file on rank 0; raise `InputError` on every rank if that fails. Collective if `comm` is not None."""
     error = None
     if comm is None or comm.rank == 0:
@@ -189,7 +192,7 @@ def write_on_root(path: str | os.PathLike[str], text: Callable[[], str], comm: A
     check(error, comm)
 
 
-def check(error: InputError | None, comm: Any) -> None:
+def check(error: InputError | None, comm: AnyCommunicator) -> None:
     """Raise an error on every rank of `comm`, or on this one if `comm` is None."""
     if comm is not None:
         comm.check(error)
@@ -197,7 +200,7 @@ def check(error: InputError | None, comm: Any) -> None:
         raise error
 
 
-def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Report:
+def make_report(spans: Sequence[Span], begin: int, now: int, comm: AnyCommunicator) -> Report:
     """Sum this rank's spans and compare them with the other ranks'. Collective if `comm` is not None.
 
     Spans have their device times, and parents precede their children. The recording lasted from `begin` to `now`, in
@@ -210,7 +213,7 @@ def make_report(spans: Sequence[Span], begin: int, now: int, comm: Any) -> Repor
     return Report(rows, [1e-9 * duration for duration in elapsed], 0 if comm is None else comm.rank)
 
 
-def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
+def _sums(spans: Sequence[Span], now: int) -> list[list[int | str]]:
     """Sum the spans of one label inside one parent.
 
     A row holds the number of the parent's row (-1 for none), the label, calls, captured calls, calls timed on the
@@ -242,7 +245,7 @@ def _sums(spans: Sequence[Span], now: int) -> list[list[Any]]:
 
 def _rows(ranks: Sequence[list[list[Any]]], elapsed: float) -> list[Row]:
     """Merge the trees of all ranks, each from `_sums`; return the rows in depth-first order."""
-    by_path: dict[tuple[str, ...], dict[int, list[Any]]] = {}
+    by_path: dict[tuple[str, ...], dict[int, list[int]]] = {}
     children: dict[tuple[str, ...], list[tuple[str, ...]]] = {(): []}
     for rank, sums in enumerate(ranks):
         paths: list[tuple[str, ...]] = []

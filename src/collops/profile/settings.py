@@ -11,6 +11,7 @@ from typing import Any
 from collops._forks import at_fork
 from collops.errors import CollopsError, InputError
 from collops.profile import recording
+from collops.profile.report import AnyCommunicator
 
 __all__ = ["check_environment"]
 
@@ -49,7 +50,7 @@ class _ReportAtExit:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.comm: Any = None
+        self.comm: AnyCommunicator = None
 
     def __call__(self) -> None:
         closed = recording.disable()
@@ -122,7 +123,7 @@ def _tell(text: str) -> None:
         sys.stderr.write(f"collops: {text}\n")
 
 
-def report_on(comm: Any) -> None:
+def report_on(comm: AnyCommunicator) -> None:
     """Set the ranks that the report at exit compares; called for the first world of a program.
 
     No effect without ``COLLOPS_PROFILE``. Raises InputError if its value is invalid, or NVTX is not available.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from collops.profile.marks import Span
-from collops.profile.report import write_on_root
+from collops.profile.report import AnyCommunicator, write_on_root
 
 _FIRST_STREAM = 1000  # track number of the first device stream; host threads count from 0
 _ROUNDING = 1000  # nanoseconds by which a child may outlast its parent on a device clock
+
+
+_Event: TypeAlias = dict[str, Any]
+"""An event of the format, which is written as JSON."""
 
 
 class _Interval(NamedTuple):
@@ -20,7 +24,9 @@ class _Interval(NamedTuple):
     end: int
 
 
-def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: Any) -> None:
+def write_trace(
+    path: str | os.PathLike[str], spans: Sequence[Span], now: int, epoch: int, comm: AnyCommunicator
+) -> None:
     """Write the spans of all ranks, with their device times, to one file on rank 0. Collective if `comm` is not None.
 
     Open spans end at `now`, in nanoseconds of the host's clock; plus `epoch` this is the time of day. `InputError` is
@@ -31,9 +37,9 @@ def write_trace(path: str | os.PathLike[str], spans: Sequence[Span], now: int, e
     write_on_root(path, lambda: _json(everyone), comm)
 
 
-def _json(everyone: Sequence[list[dict[str, Any]]]) -> str:
+def _json(everyone: Sequence[list[_Event]]) -> str:
     start = min((event["ts"] for events in everyone for event in events if "ts" in event), default=0)
-    merged: list[dict[str, Any]] = []
+    merged: list[_Event] = []
     for rank, events in enumerate(everyone):
         merged.append(_name("process_name", f"rank {rank}", rank, 0))
         merged.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
@@ -45,11 +51,11 @@ def _json(everyone: Sequence[list[dict[str, Any]]]) -> str:
     return json.dumps({"traceEvents": merged, "displayTimeUnit": "ms"}) + "\n"
 
 
-def _name(what: str, name: str, rank: int, track: int) -> dict[str, Any]:
+def _name(what: str, name: str, rank: int, track: int) -> _Event:
     return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": {"name": name}}
 
 
-def _events(spans: Iterable[Span], now: int, epoch: int) -> list[dict[str, Any]]:
+def _events(spans: Iterable[Span], now: int, epoch: int) -> list[_Event]:
     threads: dict[str, list[_Interval]] = {}
     streams: dict[int, list[_Interval]] = {}
     for span in spans:
@@ -71,9 +77,9 @@ def _events(spans: Iterable[Span], now: int, epoch: int) -> list[dict[str, Any]]
     return events
 
 
-def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[dict[str, Any]]:
+def _track(intervals: Iterable[_Interval], track: int, category: str) -> list[_Event]:
     """Write intervals, given in the order of entry, as nested begin and end events."""
-    events: list[dict[str, Any]] = []
+    events: list[_Event] = []
     stack: list[_Interval] = []
 
     def add(phase: str, label: str, when: int, **fields: Any) -> None:

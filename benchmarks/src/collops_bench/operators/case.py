@@ -65,13 +65,13 @@ def measure_case(context: Context, peer: Peer | str, case: Case) -> Iterator[Mea
         ("forward", "model", model, operator.range),
         ("adjoint", "data", data, operator.domain),
     ):
-        ours = getattr(operator, direction)
+        product = getattr(operator, direction)
         programs: dict[str, Callable[[], Any]] = {}
         if engine.memory == "device":
             result = new_array(expected, argument, argument.dtype)
-            programs[EAGER] = partial(ours, argument, out=result)
+            programs[EAGER] = partial(product, argument, out=result)
         else:
-            programs[OURS] = partial(ours, argument)
+            programs[OURS] = partial(product, argument)
         without = dict(missing)
         if direction == "adjoint" and case.adjoint_missing is not None:
             without[PEER] = case.adjoint_missing
@@ -89,7 +89,7 @@ def _measure(
     missing: dict[str, str],
 ) -> Measurement:
     comm, engine = context.comm, context.engine
-    ours, *_ = programs
+    program_of_collops, *_ = programs
     what = f"{direction} of {case.name}"
     local = {name: partial(_local_values, program, case.compared) for name, program in programs.items()}
     checks = agreement(context, what, local, _TOLERANCE[case.dtype])
@@ -104,10 +104,10 @@ def _measure(
         case.parameters,
         timings,
         missing,
-        ours=ours,
+        ours=program_of_collops,
         peer=PEER,
         checks=checks,
-        messages=messages_of_a_call(programs[ours]),
+        messages=messages_of_a_call(programs[program_of_collops]),
         headline=f"{case.name}, {direction}" if case.headline else None,
     )
 

@@ -93,7 +93,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
         # No model explains noise, so that no program stops early.
         data = random(operator.range, seed=3, comm=comm, dtype="float32", engine=context.engine)
         solvers, missing = solvers_of_collops(context, operator, data)
-        ours, *_ = solvers
+        program, *_ = solvers
         sent = messages_of_an_iteration(next(iter(solvers.values())))
         if isinstance(peer, str):
             missing[PEER] = peer
@@ -109,7 +109,7 @@ def measure_solver(context: Context, peer: Peer | str) -> Iterator[Measurement]:
             {"shape": list(dims), "dtype": "float32", "iterations": [short, long]},
             interleave_iterations(solvers, comm, context.engine, Plan(rounds=5), short=short, long=long),
             missing,
-            ours=ours,
+            ours=program,
             peer=PEER,
             checks=agreement(context, f"solution after {CHECKED_ITERATIONS} iterations", programs, 1e-3),
             messages=sent,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.array.coefficients import Finite, as_number
+from collops.array.coefficients import Coefficient, Finite, Scalar, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype, real_of
 from collops.backend import LocalArray
 from collops.comm import Communicator
@@ -61,7 +61,7 @@ class _Functions:
         self.square_of_sum = module.get_function("square_of_sum")
         self.number_dtype = accumulator(dtype)
         self.real_dtype = real_of(self.number_dtype)
-        self.number: Any = self.number_dtype.type
+        self.number: Callable[[complex], np.generic] = self.number_dtype.type
         self.per_block = _BLOCK * _IN_FLIGHT * (16 // dtype.itemsize)
 
     def grid(self, size: int) -> tuple[int]:
@@ -85,7 +85,7 @@ def _functions_for(dtype: np.dtype) -> _Functions | None:
 # ---- a*x + b*y
 
 
-def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) -> Any:
+def axpby(a: Coefficient, x: LocalArray, b: Coefficient, y: LocalArray, out: LocalArray | None) -> LocalArray:
     """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
     dtype = y.dtype
     functions = _functions.get(dtype)
@@ -122,8 +122,8 @@ def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) 
 
 
 def _launch_axpby(
-    functions: _Functions, x: LocalArray, y: LocalArray, target: Any, first: _Coefficient, second: _Coefficient
-) -> Any:
+    functions: _Functions, x: LocalArray, y: LocalArray, target: LocalArray, first: _Coefficient, second: _Coefficient
+) -> LocalArray:
     size = target.size
     if size:
         arguments = (x, y, target, np.int64(size), *first, *second)
@@ -131,7 +131,9 @@ def _launch_axpby(
     return target
 
 
-def axpby_and_squares(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray) -> Any:
+def axpby_and_squares(
+    a: Coefficient, x: LocalArray, b: Coefficient, y: LocalArray, out: LocalArray
+) -> LocalArray | None:
     """Set `out`, which may be `x` or `y`, to ``a * x + b * y``; return sums of squares, which :func:`dots` adds up.
 
     Return ``None``, without any change, for arguments that the kernel does not support.
@@ -156,7 +158,7 @@ def axpby_and_squares(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalAr
 
 
 def update_solution_and_direction(
-    x: LocalArray, length: Any, direction: LocalArray, ratio: Any, gradient: LocalArray
+    x: LocalArray, length: Coefficient, direction: LocalArray, ratio: Coefficient, gradient: LocalArray
 ) -> None:
     """Add ``length * direction`` to `x`, then set `direction` to ``gradient + ratio * direction``, in one pass."""
     functions = _functions_for(x.dtype)
@@ -173,7 +175,7 @@ def update_solution_and_direction(
     axpby(1, gradient, ratio, direction, direction)
 
 
-def _plain_coefficient(a: Any, functions: _Functions) -> _Coefficient | None:
+def _plain_coefficient(a: Coefficient, functions: _Functions) -> _Coefficient | None:
     """Return the kernel's arguments for a real number and device scalars of its type; ``None`` for others."""
     kind = a.__class__
     if kind is float or kind is int:
@@ -198,7 +200,7 @@ def _disjoint(x: LocalArray, y: LocalArray) -> bool:
     return start >= end + y.nbytes or end >= start + x.nbytes
 
 
-def _factors(a: Any) -> _Factors:
+def _factors(a: Coefficient) -> _Factors:
     """Return a coefficient as a number, and the device scalars that multiply and divide it or ``None``."""
     if isinstance(a, cupy.ndarray):
         return 1, a, None
@@ -214,13 +216,13 @@ def _factors(a: Any) -> _Factors:
 
 def _result_dtype(x: LocalArray, y: LocalArray, *coefficients: _Factors) -> np.dtype:
     """Return the dtype of the result: coefficients promote kinds, never precisions."""
-    total: Any = 0
+    total: complex = 0
     for value, *scalars in coefficients:
         total += value * math.prod(_LIKE[scalar.dtype.kind] for scalar in scalars if scalar is not None)
     return combined(x.dtype, y.dtype, type(total))
 
 
-_LIKE: dict[str, Any] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
+_LIKE: dict[str, complex] = {"b": 0, "i": 0, "u": 0, "f": 0.0, "V": 0.0, "c": 0j}
 
 
 def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _Coefficient:
@@ -236,7 +238,7 @@ def _coefficient(factors: _Factors, functions: _Functions, if_finite: bool) -> _
     return number, scalar, divisor, np.int32(what | _IF_FINITE) if if_finite else what
 
 
-def _operand(x: LocalArray, dtype: np.dtype, target: Any) -> Any:
+def _operand(x: LocalArray, dtype: np.dtype, target: LocalArray) -> LocalArray:
     """Return `x` in `dtype`, contiguous, and not overlapping `target` at another offset."""
     if x is target:
         return x
@@ -244,7 +246,7 @@ def _operand(x: LocalArray, dtype: np.dtype, target: Any) -> Any:
     return x if x.data.ptr == target.data.ptr or _disjoint(x, target) else x.copy()
 
 
-def _whole_numbers(a: Any, x: LocalArray, b: Any, y: LocalArray, target: Any) -> Any:
+def _whole_numbers(a: Coefficient, x: LocalArray, b: Coefficient, y: LocalArray, target: LocalArray) -> LocalArray:
     """Combine integers or booleans, which need no kernel, since no solver uses them."""
     numbers = []
     for value, scalar, divisor in (_factors(a), _factors(b)):
@@ -257,7 +259,7 @@ def _whole_numbers(a: Any, x: LocalArray, b: Any, y: LocalArray, target: Any) ->
 # ---- Inner products
 
 
-def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
+def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> LocalArray:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
@@ -270,7 +272,7 @@ def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
     return _fill([(0, x, y)], out, out.dtype, conjugate, 1)
 
 
-def summed_dot(x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator) -> Any:
+def summed_dot(x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator) -> LocalArray:
     """Return the sum of :func:`dot` over the ranks, in one launch if there is a kernel for the dtype."""
     functions = _functions_for(x.dtype)
     real = conjugate and x is y and x.dtype.kind == "c"
@@ -281,7 +283,7 @@ def summed_dot(x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator
 
 def _launch_dot(
     functions: _Functions, x: LocalArray, y: LocalArray, conjugate: bool, comm: Communicator | None = None
-) -> Any:
+) -> LocalArray:
     """Launch the inner product of two contiguous arrays of one dtype, summed over the ranks of `comm`."""
     out = cupy.ndarray((), functions.number_dtype)
     link = 0 if comm is None else comm.join_sum(out)
@@ -308,7 +310,7 @@ def _prepared_dots(
     return Launch(functions.dots[len(sizes) - 1], blocks, _BLOCK, 2 * len(sizes) + 1, *fixed)
 
 
-def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool) -> Any:
+def dots(slots: Sequence[Sequence[tuple[LocalArray, LocalArray]]], dtype: np.dtype, conjugate: bool) -> LocalArray:
     """Return the sum of the inner products of each slot's pairs, as an array of `dtype`.
 
     A pair may be sums of squares, as :func:`axpby_and_squares` returns them, and ``None``.
@@ -323,8 +325,8 @@ def dots(slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate:
 
 
 def summed_dots(
-    slots: Sequence[Sequence[tuple[Any, Any]]], dtype: np.dtype, conjugate: bool, comm: Communicator
-) -> Any:
+    slots: Sequence[Sequence[tuple[LocalArray, LocalArray]]], dtype: np.dtype, conjugate: bool, comm: Communicator
+) -> LocalArray:
     """Return the sums of :func:`dots` over the ranks; every slot has a pair, and all have one real dtype."""
     pairs = [(number, x, y) for number, slot in enumerate(slots) for x, y in slot]
     functions = _functions_for(next((x.dtype for _, x, y in pairs if y is not None), dtype))
@@ -337,9 +339,11 @@ def summed_dots(
     return out
 
 
-def _fill(jobs: list[tuple[int, Any, Any]], out: LocalArray, dtype: np.dtype, conjugate: bool, fresh: int) -> Any:
+def _fill(
+    jobs: list[tuple[int, LocalArray, LocalArray]], out: LocalArray, dtype: np.dtype, conjugate: bool, fresh: int
+) -> LocalArray:
     """Add the inner product of each job to its element of `out`, overwriting those whose bit in `fresh` is set."""
-    waiting: list[tuple[int, Any, Any]] = []
+    waiting: list[tuple[int, LocalArray, LocalArray]] = []
     functions: _Functions | None = None
     for number, x, y in jobs:
         x, y = _factor_arrays(x, y, conjugate)
@@ -367,7 +371,7 @@ def _fill(jobs: list[tuple[int, Any, Any]], out: LocalArray, dtype: np.dtype, co
 
 def _launch(
     functions: Any,
-    jobs: list[tuple[int, Any, Any]],
+    jobs: list[tuple[int, LocalArray, LocalArray]],
     out: LocalArray,
     conjugate: bool,
     fresh: int,
@@ -391,7 +395,7 @@ def _launch(
 _PLACES_MASK = (1 << _PLACES) - 1
 
 
-def _factor_arrays(x: LocalArray, y: LocalArray, conjugate: bool) -> tuple[Any, Any]:
+def _factor_arrays(x: LocalArray, y: LocalArray, conjugate: bool) -> tuple[LocalArray, LocalArray]:
     """Return two contiguous arrays of one dtype; a complex array with itself as its real numbers."""
     if y is None:
         return x, y
@@ -406,7 +410,7 @@ def _factor_arrays(x: LocalArray, y: LocalArray, conjugate: bool) -> tuple[Any, 
     return _contiguous(x), _contiguous(y)
 
 
-def _contiguous(x: LocalArray) -> Any:
+def _contiguous(x: LocalArray) -> LocalArray:
     return x if x.flags.c_contiguous else cupy.ascontiguousarray(x)
 
 
@@ -416,7 +420,7 @@ _SLOTS = 16
 _PER_THREAD_STREAM = 2  # CUDA's handle for the default stream of each host thread
 _scratches: dict[tuple[int, ...], tuple[int, int, int]] = {}
 _unused: dict[int, list[tuple[int, int, int]]] = {}
-_slabs: list[Any] = []
+_slabs: list[LocalArray] = []
 _allocating = threading.Lock()
 
 
@@ -455,7 +459,7 @@ def _slab(device: int) -> list[tuple[int, int, int]]:
 # ---- Scalars and norms
 
 
-def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+def square_of_sum(ww: LocalArray, wq: LocalArray, qq: LocalArray, beta: tuple[float, Scalar, Scalar]) -> LocalArray:
     """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
     dtype, (factor, *quotient) = ww.dtype, beta
     functions = _functions_for(dtype)
@@ -467,7 +471,7 @@ def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> An
     return out
 
 
-def divide(a: Any, b: Any) -> Any:
+def divide(a: Scalar, b: Scalar) -> LocalArray:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     dtype = np.result_type(*(v.dtype if isinstance(v, cupy.ndarray) else as_number(v) for v in (a, b)))
     if dtype.kind not in "fc" and dtype.name != "bfloat16":
@@ -481,13 +485,13 @@ def divide(a: Any, b: Any) -> Any:
     return out
 
 
-def _scalar(value: Any, dtype: np.dtype) -> Any:
+def _scalar(value: Scalar, dtype: np.dtype) -> LocalArray:
     if isinstance(value, cupy.ndarray):
         return value if value.dtype == dtype else value.astype(dtype)
     return cupy.full((), value, dtype)
 
 
-def norm_part(x: LocalArray, order: float) -> Any:
+def norm_part(x: LocalArray, order: float) -> LocalArray:
     """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
     dtype = norm_dtype(x.dtype)
     if order == 0:
@@ -501,7 +505,7 @@ def norm_part(x: LocalArray, order: float) -> Any:
 
 
 @cupy.memoize()
-def _power_kernel(size: str) -> Any:
+def _power_kernel(size: str) -> cupy.ReductionKernel:
     powers = f"p == 1 ? {size} : (p == 2 ? {size} * {size} : pow({size}, p))"
     return cupy.ReductionKernel(
         "T x, float64 p", "float64 y", powers, "a + b", "y = a", "0", "collops_power_sum", reduce_type="double"
@@ -509,7 +513,7 @@ def _power_kernel(size: str) -> Any:
 
 
 @cupy.memoize()
-def _extreme_kernel(size: str, largest: bool) -> Any:
+def _extreme_kernel(size: str, largest: bool) -> cupy.ReductionKernel:
     # The result is NaN if any element is, as in NumPy.
     chosen = f"(isnan(a) || a {'>' if largest else '<'} b) ? a : b"
     start = "0" if largest else "__longlong_as_double(0x7ff0000000000000LL)"

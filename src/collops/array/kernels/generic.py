@@ -7,17 +7,16 @@ derivative, so its array always contributes.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from collops.array.coefficients import Finite, as_number
+from collops.array.coefficients import Coefficient, Finite, Scalar, as_number
 from collops.array.dtypes import accumulator, combined, norm_dtype
 from collops.backend import LocalArray, engine_of
 from collops.errors import UnsupportedTypeError
 
 
-def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) -> Any:
+def axpby(a: Coefficient, x: LocalArray, b: Coefficient, y: LocalArray, out: LocalArray | None) -> LocalArray:
     """Return ``a * x + b * y``, in the dtype of `out` if it is given. See :func:`collops.array.axpby`."""
     factors = [_coefficient(factor) for factor in (a, b)]
     complex_one = any(isinstance(f, complex) or (hasattr(f, "dtype") and f.dtype.kind == "c") for f in factors)
@@ -25,16 +24,16 @@ def axpby(a: Any, x: LocalArray, b: Any, y: LocalArray, out: LocalArray | None) 
     if out is not None and not np.can_cast(dtype, out.dtype, "same_kind"):
         raise UnsupportedTypeError(f"a result of dtype {dtype} does not fit into out of dtype {out.dtype}")
     compute_dtype = accumulator(dtype)
-    terms: list[Any] = [
+    terms: list[LocalArray] = [
         _scaled(factor, array.astype(compute_dtype), compute_dtype)
         for factor, array in zip(factors, (x, y), strict=True)
         if hasattr(factor, "dtype") or factor != 0
     ]
-    total: Any = sum(terms[1:], terms[0]) if terms else engine_of(x).xp.zeros(x.shape, dtype)
+    total: LocalArray = sum(terms[1:], terms[0]) if terms else engine_of(x).xp.zeros(x.shape, dtype)
     return total.astype(dtype if out is None else out.dtype)
 
 
-def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
+def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> LocalArray:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     engine = engine_of(x)
     dtype = accumulator(np.result_type(x.dtype, y.dtype))
@@ -48,7 +47,7 @@ def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> Any:
     return product(a.conj(), b)
 
 
-def divide(a: Any, b: Any) -> Any:
+def divide(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     xp = engine_of(b if hasattr(b, "dtype") else a).xp
     zero = b == 0
@@ -57,13 +56,13 @@ def divide(a: Any, b: Any) -> Any:
     return xp.where(xp.isinf(b), xp.nan, quotient)
 
 
-def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[Any, Any, Any]) -> Any:
+def square_of_sum(ww: Scalar, wq: Scalar, qq: Scalar, beta: tuple[float, Scalar, Scalar]) -> Scalar:
     """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
     ratio = _coefficient(beta)
     return ww + ratio * (2 * wq + ratio * qq)
 
 
-def norm_part(x: LocalArray, order: float, axes: tuple[int, ...] | None = None) -> Any:
+def norm_part(x: LocalArray, order: float, axes: tuple[int, ...] | None = None) -> LocalArray:
     """Return this rank's part of norms along `axes`: counts, sums of powers, or extremes of absolute values."""
     engine = engine_of(x)
     xp, dtype = engine.xp, engine.dtype(norm_dtype(x.dtype))
@@ -80,7 +79,7 @@ def norm_part(x: LocalArray, order: float, axes: tuple[int, ...] | None = None) 
     return (xp.max if order > 0 else xp.min)(size, axis=axes)
 
 
-def _coefficient(a: Any) -> Any:
+def _coefficient(a: Coefficient) -> Scalar:
     """Return a coefficient as a number or a 0-d array, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
@@ -92,7 +91,7 @@ def _coefficient(a: Any) -> Any:
     return a if hasattr(a, "dtype") and a.ndim == 0 and engine_of(a).traced else as_number(a)
 
 
-def _scaled(factor: Any, array: Any, dtype: np.dtype) -> Any:
+def _scaled(factor: Scalar, array: LocalArray, dtype: np.dtype) -> LocalArray:
     if hasattr(factor, "dtype"):
         return factor.astype(dtype) * array
     return array if factor == 1 else factor * array

@@ -6,8 +6,8 @@ the L2 cache if several are read more than once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from numba import njit
 
@@ -16,7 +16,7 @@ __all__ = ["PIECE", "axpby", "combine", "compiled", "dots", "products", "update_
 PIECE = 1 << 15
 
 
-def compiled(function: Any, *, reordered: bool = False) -> Any:
+def compiled(function: Callable, *, reordered: bool = False) -> Callable:
     """Compile a function at its first call, and cache the result on disk if Numba has a writable folder.
 
     With `reordered`, sums may be computed in another order. Other results must be bitwise equal in all variants of a

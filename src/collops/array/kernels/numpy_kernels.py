@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 
 import numpy as np
 from scipy.linalg import blas as _scipy_blas
 
 from collops.array import kernels
-from collops.array.coefficients import Finite, as_number
+from collops.array.coefficients import Coefficient, Finite, Scalar, as_number
 from collops.array.dtypes import accumulator, combined, is_half, norm_dtype, real_of
 from collops.backend import LocalArray
 from collops.errors import UnsupportedTypeError
@@ -28,12 +28,12 @@ copy compete with threads of the other: iterations took ten times as long. Sums 
 threads.
 """
 
-blas: Any = _scipy_blas  # its functions are created at import, which type checkers cannot see
-_AXPY: dict[str, Any] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
-_SCALE: dict[str, Any] = {"f": blas.sscal, "d": blas.dscal, "F": blas.cscal, "D": blas.zscal}
+blas: ModuleType = _scipy_blas  # its functions are created at import, which type checkers cannot see
+_AXPY: dict[str, Callable[..., np.ndarray]] = {"f": blas.saxpy, "d": blas.daxpy, "F": blas.caxpy, "D": blas.zaxpy}
+_SCALE: dict[str, Callable[..., np.ndarray]] = {"f": blas.sscal, "d": blas.dscal, "F": blas.cscal, "D": blas.zscal}
 
 
-def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+def axpby(a: Coefficient, x: np.ndarray, b: Coefficient, y: np.ndarray, out: np.ndarray | None) -> np.ndarray:
     """Return ``a * x + b * y``, in `out` if it is given (it may be `x` or `y`). See :func:`collops.array.axpby`."""
     if a.__class__ is not float:
         a = _number(a)
@@ -85,7 +85,7 @@ def axpby(a: Any, x: np.ndarray, b: Any, y: np.ndarray, out: np.ndarray | None) 
 
 
 def update_solution_and_direction(
-    x: np.ndarray, length: Any, direction: np.ndarray, ratio: Any, gradient: LocalArray
+    x: np.ndarray, length: Coefficient, direction: np.ndarray, ratio: Coefficient, gradient: LocalArray
 ) -> None:
     """Add ``length * direction`` to `x`, and set `direction` to ``gradient + ratio * direction``."""
     length, ratio = _number(length), _number(ratio)
@@ -112,7 +112,7 @@ def suits_loops(out: np.ndarray, *operands: np.ndarray) -> bool:
     )
 
 
-def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndarray:
+def _updated(char: str, a: Scalar, x: np.ndarray, b: Scalar, y: np.ndarray) -> np.ndarray:
     """Add ``a * x`` to ``b * y`` in `y`; both are contiguous and of the dtype `char`."""
     flat = y
     if y.ndim > 1:
@@ -123,7 +123,7 @@ def _updated(char: str, a: Any, x: np.ndarray, b: Any, y: np.ndarray) -> np.ndar
     return y
 
 
-def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:
+def _scaled(a: Scalar, x: np.ndarray, out: np.ndarray) -> None:
     if a == 0:
         out[...] = 0
     elif is_half(out.dtype):
@@ -132,7 +132,7 @@ def _scaled(a: Any, x: np.ndarray, out: np.ndarray) -> None:
         np.multiply(x, a, out=out)
 
 
-def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
+def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Scalar:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     char = x.dtype.char
     if char == y.dtype.char and char in _AXPY and x.flags.c_contiguous and y.flags.c_contiguous:
@@ -149,7 +149,7 @@ def dot(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
     return _dot_by_pieces(x, y, conjugate)
 
 
-def _dot_of_rows(x: np.ndarray, y: np.ndarray) -> Any:
+def _dot_of_rows(x: np.ndarray, y: np.ndarray) -> Scalar:
     rows, remainder = divmod(x.size, PIECE)
     multiple = x.size - remainder
     with np.errstate(over="ignore", invalid="ignore"):  # as in vdot
@@ -157,7 +157,7 @@ def _dot_of_rows(x: np.ndarray, y: np.ndarray) -> Any:
         return np.add.reduce(products) + np.vdot(x[multiple:], y[multiple:])
 
 
-def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Any:
+def _dot_by_pieces(x: np.ndarray, y: np.ndarray, conjugate: bool) -> Scalar:
     dtype = accumulator(np.result_type(x.dtype, y.dtype))
     total = dtype.type(0)
     with np.errstate(over="ignore"):  # integers wrap, as in numpy.dot
@@ -201,20 +201,20 @@ def combine_into_two(rows: np.ndarray, matrix: np.ndarray) -> bool:
     return suits
 
 
-def divide(a: Any, b: Any) -> Any:
+def divide(a: Scalar, b: Scalar) -> Scalar:
     """Return ``a / b``; 0 if `b` is 0, NaN if it is infinite."""
     quotient = a / b if b != 0 else _alike(a, 0) / _alike(b, 1)
     return quotient + math.nan if quotient == 0 and cmath.isinf(b) else quotient
 
 
-def square_of_sum(ww: Any, wq: Any, qq: Any, beta: tuple[float, Any, Any]) -> Any:
+def square_of_sum(ww: Scalar, wq: Scalar, qq: Scalar, beta: tuple[float, Scalar, Scalar]) -> Scalar:
     """Return the square of ``w + beta q`` from inner products; see :func:`collops.array.square_of_sum`."""
     ratio = _number(beta)
     # As numbers of Python, whose products overflow without a warning.
     return np.float64(float(ww) + ratio * (2 * float(wq) + ratio * float(qq)))
 
 
-def norm_part(x: np.ndarray, order: float) -> Any:
+def norm_part(x: np.ndarray, order: float) -> Scalar:
     """Return this rank's part of a norm: a count, a sum of powers, or an extreme of absolute values."""
     dtype = norm_dtype(x.dtype)
     if abs(order) == np.inf:
@@ -252,7 +252,7 @@ def _pieces(*arrays: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:
         yield tuple(array[start : start + rows] for array in arrays)
 
 
-def _number(a: Any) -> Any:
+def _number(a: Coefficient) -> Scalar:
     """Return a coefficient as a number, see :func:`collops.array.axpby`."""
     if isinstance(a, tuple):
         factor, scalar, *divisors = a
@@ -264,7 +264,7 @@ def _number(a: Any) -> Any:
     return as_number(a)
 
 
-def _alike(a: Any, value: int) -> Any:
+def _alike(a: Scalar, value: int) -> Scalar:
     """Return `value` in the type of `a`."""
     return (a.dtype.type if hasattr(a, "dtype") else type(a))(value)
 

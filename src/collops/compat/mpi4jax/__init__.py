@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 import collops.jax as cj
 from collops.errors import LayoutError
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import mpi4py_module
 from collops.extend.jax import array, checked_status, exchange_p, has_devices, messages, native_comm, with_derivative
 
@@ -41,55 +42,55 @@ _MPI = mpi4py_module()
 _NO_TOKEN = object()
 
 
-def allgather(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def allgather(x: LocalArray, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Stack every rank's `x`; see :func:`collops.jax.allgather`."""
     return _with(token, cj.allgather(x, comm=comm))
 
 
-def allreduce(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def allreduce(x: LocalArray, op: Any, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Reduce `x` over the ranks; see :func:`collops.jax.allreduce` with ``cotangents="replicated"``."""
     return _with(token, cj.allreduce(x, op, comm=comm, cotangents="replicated"))
 
 
-def alltoall(x: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def alltoall(x: LocalArray, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Send block ``x[r]`` to rank *r*; see :func:`collops.jax.alltoall`."""
     with _words_of_sizes("Alltoall"):
         return _with(token, cj.alltoall(x, comm=comm))
 
 
-def barrier(*, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def barrier(*, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Wait for all ranks; see :func:`collops.jax.barrier`."""
     cj.barrier(comm=comm)
     return _alone(token)
 
 
-def bcast(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def bcast(x: LocalArray, root: int, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Broadcast `x` from `root`; see :func:`collops.jax.bcast`."""
     return _with(token, cj.bcast(x, root, comm=comm))
 
 
-def gather(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def gather(x: LocalArray, root: int, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Stack every rank's `x` on `root`, and return `x` elsewhere; see :func:`collops.jax.gather`."""
     return _with(token, cj.gather(x, root, comm=comm))
 
 
-def reduce(x: Any, op: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def reduce(x: LocalArray, op: Any, root: int, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Reduce `x` to `root`, and return `x` elsewhere; see :func:`collops.jax.reduce`."""
     return _with(token, cj.reduce(x, op, root, comm=comm))
 
 
-def scan(x: Any, op: Any, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def scan(x: LocalArray, op: Any, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Reduce `x` over this rank and the ranks before it; see :func:`collops.jax.scan`."""
     return _with(token, cj.scan(x, op, comm=comm))
 
 
-def scatter(x: Any, root: int, *, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def scatter(x: LocalArray, root: int, *, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Send block ``x[r]`` of `root` to rank *r*; see :func:`collops.jax.scatter`."""
     with _words_of_sizes("Scatter"):
         return _with(token, cj.scatter(x, root, comm=comm))
 
 
-def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_TOKEN) -> Any:
+def send(x: LocalArray, dest: int, *, tag: int = 0, comm: Any = None, token: object = _NO_TOKEN) -> Any:
     """Send `x` to `dest`, or nowhere if it is ``MPI.PROC_NULL``; see :func:`collops.jax.send`."""
     if dest != _MPI.PROC_NULL:
         cj.send(x, dest, tag, comm=comm)
@@ -97,13 +98,13 @@ def send(x: Any, dest: int, *, tag: int = 0, comm: Any = None, token: Any = _NO_
 
 
 def recv(
-    x: Any,
+    x: LocalArray,
     source: int = _MPI.ANY_SOURCE,
     *,
     tag: int = _MPI.ANY_TAG,
     comm: Any = None,
     status: Any = None,
-    token: Any = _NO_TOKEN,
+    token: object = _NO_TOKEN,
 ) -> Any:
     """Receive an array like `x`, or return `x` from ``MPI.PROC_NULL``; see :func:`collops.jax.recv`."""
     if source == _MPI.PROC_NULL:
@@ -113,8 +114,8 @@ def recv(
 
 
 def sendrecv(
-    sendbuf: Any,
-    recvbuf: Any,
+    sendbuf: LocalArray,
+    recvbuf: LocalArray,
     source: int,
     dest: int,
     *,
@@ -122,7 +123,7 @@ def sendrecv(
     recvtag: int = _MPI.ANY_TAG,
     comm: Any = None,
     status: Any = None,
-    token: Any = _NO_TOKEN,
+    token: object = _NO_TOKEN,
 ) -> Any:
     """Send `sendbuf` to `dest` and receive an array like `recvbuf` from `source`; see :func:`collops.jax.sendrecv`.
 
@@ -175,20 +176,20 @@ def _words_of_sizes(kind: str) -> Iterator[None]:
         raise LayoutError(f"{kind} input must have shape (nproc, ...): {error}") from error
 
 
-def _with(token: Any, result: Any) -> Any:
+def _with(token: object, result: LocalArray) -> Any:
     return result if token is _NO_TOKEN else (result, token)
 
 
-def _alone(token: Any) -> Any:
+def _alone(token: object) -> object:
     return None if token is _NO_TOKEN else token
 
 
-def _named(number: Any, wildcard: int) -> Any:
+def _named(number: int, wildcard: int) -> Any:
     """Return a rank or a tag; ``None`` instead of MPI's wildcard."""
     return None if number == wildcard else number
 
 
-def _nothing(x: Any, comm: Any, status: Any) -> Any:
+def _nothing(x: LocalArray, comm: Any, status: Any) -> LocalArray:
     """Return `x`, unchanged by a message from ``MPI.PROC_NULL``, and set the status of this message."""
     joined = native_comm(comm)
     filled = checked_status(status, joined)

@@ -7,19 +7,20 @@ import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Self, SupportsIndex
+from typing import Any, Self, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 import collops
 from collops import Communicator, Layout
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import communicator, kind_of, mpi_comm, to_layout, vector_layout
+from collops.compat.pylops_mpi._native import MpiComm, communicator, kind_of, mpi_comm, to_layout, vector_layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.extend.arrays import as_shape, check_engine
+from collops.extend.arrays import Array, LocalArray, as_shape, check_engine
 from collops.extend.communication import mpi4py_module
 from collops.extend.engines import engine_of
-from collops.extend.operators import reinterpret
+from collops.extend.operators import AnyLayout, reinterpret
 
 
 class Partition(Enum):
@@ -30,16 +31,21 @@ class Partition(Enum):
     SCATTER = "Scatter"
 
 
+AnyArray: TypeAlias = Any
+"""A :class:`DistributedArray` or a :class:`StackedDistributedArray`."""
+
 _COPIES = (Partition.BROADCAST, Partition.UNSAFE_BROADCAST)
 
 
-def local_split(global_shape: Any, base_comm: Any, partition: Partition, axis: int) -> tuple[int, ...]:
+def local_split(
+    global_shape: Sequence[SupportsIndex] | SupportsIndex, base_comm: MpiComm, partition: Partition, axis: int
+) -> tuple[int, ...]:
     """Return the shape of this rank's part."""
     comm = communicator(base_comm)
     return _layout(as_shape(global_shape), comm.size, _as_partition(partition), axis).local_shape(comm.rank)
 
 
-def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
+def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Communicator | MpiComm:
     """Return a new mpi4py communicator of the ranks with the same entry in `mask` as this one. Collective.
 
     The caller frees it. If `comm` is from ``initialize_nccl_comm``, the result is such a communicator, too.
@@ -54,7 +60,7 @@ def subcomm_split(mask: Sequence[SupportsIndex], comm: Any = None) -> Any:
 def _key_of_groups() -> int:
     """Return the attribute key for the groups, by mask, that are cached on an mpi4py communicator and freed with it."""
 
-    def free(comm: Any, key: int, groups: dict[tuple[int, ...], Any]) -> None:
+    def free(comm: MpiComm, key: int, groups: dict[tuple[int, ...], MpiComm]) -> None:
         for group in groups.values():
             if group != mpi4py_module().COMM_NULL:
                 group.Free()
@@ -62,9 +68,9 @@ def _key_of_groups() -> int:
     return mpi4py_module().Comm.Create_keyval(delete_fn=free)
 
 
-def _cached_group(mask: Sequence[SupportsIndex], comm: Any) -> Any:
+def _cached_group(mask: Sequence[SupportsIndex], comm: MpiComm) -> MpiComm:
     """Return :func:`subcomm_split` of `comm` from a cache. The first call with a mask is collective."""
-    groups: Any = comm.Get_attr(_key_of_groups())
+    groups: dict[tuple[int, ...], MpiComm] | None = comm.Get_attr(_key_of_groups())
     if groups is None:
         groups = {}
         comm.Set_attr(_key_of_groups(), groups)
@@ -78,15 +84,15 @@ def _forwarded(path: str, doc: str) -> Any:
     return property(operator.attrgetter(path), doc=doc)
 
 
-def _unary(function: Callable[[Any], Any], doc: str) -> Any:
-    def method(self: Any) -> Any:
+def _unary(function: Callable[[Array], Array], doc: str) -> Any:
+    def method(self: _Array) -> _Array:
         return self._map(function)
 
     method.__doc__ = doc
     return method
 
 
-def _binary(function: Callable[[Any, Any], Any]) -> Any:
+def _binary(function: Callable[[Array, Array], Array]) -> Any:
     return lambda self, other: self._map(function, other)
 
 
@@ -115,13 +121,13 @@ class _Array:
     zeros_like = _unary(collops.zeros_like, "Return zeros with the same layout and mask.")
     empty_like = _unary(collops.empty_like, "Return an uninitialised array with the same layout and mask.")
 
-    def __iadd__(self, other: Any) -> Self:
+    def __iadd__(self, other: AnyArray) -> Self:
         return self._in_place(operator.iadd, other)
 
-    def __isub__(self, other: Any) -> Self:
+    def __isub__(self, other: AnyArray) -> Self:
         return self._in_place(operator.isub, other)
 
-    def _inner(self, other: Any, vdot: bool) -> Any:
+    def _inner(self, other: AnyArray, vdot: bool) -> complex:
         if not isinstance(other, DistributedArray if isinstance(self, DistributedArray) else StackedDistributedArray):
             raise UnsupportedTypeError(
                 f"an inner product needs two arrays of one class, not {type(self).__name__} and {type(other).__name__}"
@@ -155,21 +161,21 @@ class DistributedArray(DistributedMixIn, _Array):
 
     partition = Partition.SCATTER
     axis = 0
-    mask: Any = None
-    base_comm_nccl: Any = None
+    mask: Sequence[SupportsIndex] | None = None
+    base_comm_nccl: Communicator | None = None
 
     def __init__(
         self,
-        global_shape: Any,
-        base_comm: Any = None,
-        base_comm_nccl: Any = None,
+        global_shape: Sequence[SupportsIndex] | SupportsIndex,
+        base_comm: MpiComm = None,
+        base_comm_nccl: Communicator | None = None,
         partition: Partition = Partition.SCATTER,
         axis: int = 0,
-        local_array: Any = None,
-        local_shapes: Sequence[Any] | None = None,
+        local_array: LocalArray | None = None,
+        local_shapes: Sequence[Sequence[SupportsIndex] | SupportsIndex] | None = None,
         mask: Sequence[SupportsIndex] | None = None,
         engine: str | None = "numpy",
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
     ) -> None:
         shape, partition = as_shape(global_shape), _as_partition(partition)
         axis = _axis(axis, shape)
@@ -190,7 +196,7 @@ class DistributedArray(DistributedMixIn, _Array):
         self._base_comm, self.base_comm_nccl = base_comm, base_comm_nccl
         self._engine = self.native.engine.name
 
-    def _like(self, array: collops.DistributedArray, **changes: Any) -> Self:
+    def _like(self, array: Array, **changes: object) -> Self:
         """Wrap another native array with the attributes of this array, except for `changes`."""
         result = object.__new__(type(self))
         vars(result).update(vars(self), native=array, **changes)
@@ -199,12 +205,12 @@ class DistributedArray(DistributedMixIn, _Array):
     @classmethod
     def to_dist(
         cls,
-        x: Any,
-        base_comm: Any = None,
-        base_comm_nccl: Any = None,
+        x: LocalArray,
+        base_comm: MpiComm = None,
+        base_comm_nccl: Communicator | None = None,
         partition: Partition = Partition.SCATTER,
         axis: int = 0,
-        local_shapes: Sequence[Any] | None = None,
+        local_shapes: Sequence[Sequence[SupportsIndex] | SupportsIndex] | None = None,
         mask: Sequence[SupportsIndex] | None = None,
     ) -> Self:
         """Distribute or replicate the global array `x`, which every rank passes."""
@@ -228,7 +234,7 @@ class DistributedArray(DistributedMixIn, _Array):
         return [layout.local_shape(rank) for rank in range(layout.ranks)]
 
     @property
-    def sub_comm(self) -> Any:
+    def sub_comm(self) -> MpiComm:
         """The mpi4py communicator of this rank's group.
 
         With a mask, the first access is collective. All arrays on `base_comm` with this mask share the communicator,
@@ -236,10 +242,10 @@ class DistributedArray(DistributedMixIn, _Array):
         """
         return self.base_comm if self.mask is None else _cached_group(self.mask, self.base_comm)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> LocalArray:
         return self.local_array[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: LocalArray) -> None:
         """Assign to this rank's part. With ``BROADCAST`` collective: broadcasts the values of rank 0.
 
         Other ranks may then pass ``None``.
@@ -251,7 +257,7 @@ class DistributedArray(DistributedMixIn, _Array):
             part = self.native.engine.xp.asarray(self.local_array[index])
             self.local_array[index] = self.native.comm.bcast(part, root=0, out=part)
 
-    def _map(self, function: Callable[..., Any], *other: Any) -> Self:
+    def _map(self, function: Callable[..., Array], *other: AnyArray | complex) -> Self:
         if not other:
             return self._like(function(self.native))
         if isinstance(other[0], DistributedArray):
@@ -265,7 +271,7 @@ class DistributedArray(DistributedMixIn, _Array):
         local = function(self.local_array, operand)
         return self._like(collops.DistributedArray(self.native.layout, self.native.comm, local))
 
-    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+    def _in_place(self, function: Callable[[Array, Any], Array], other: AnyArray | complex) -> Self:
         if isinstance(other, DistributedArray):
             self._check_alike(other)
             other = other.native
@@ -286,23 +292,23 @@ class DistributedArray(DistributedMixIn, _Array):
                 f"the arrays have different layouts:\n  {layout}\n  {other_layout}"
             )
 
-    def add(self, dist_array: Any) -> Self:
+    def add(self, dist_array: AnyArray | complex) -> Self:
         """Return the sum."""
         return self + dist_array
 
-    def iadd(self, dist_array: Any) -> Self:
+    def iadd(self, dist_array: AnyArray | complex) -> Self:
         """Add in place."""
         return self.__iadd__(dist_array)
 
-    def multiply(self, dist_array: Any) -> Self:
+    def multiply(self, dist_array: AnyArray | complex) -> Self:
         """Return the elementwise product with an array or a number."""
         return self * dist_array
 
-    def dot(self, dist_array: Any, vdot: bool = False) -> Any:
+    def dot(self, dist_array: AnyArray | complex, vdot: bool = False) -> complex:
         """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
         return self._inner(dist_array, vdot)
 
-    def norm(self, ord: float | None = None, axis: int | None = None) -> Any:
+    def norm(self, ord: float | None = None, axis: int | None = None) -> float | LocalArray:
         """Return a vector norm of all elements, or an array of norms along `axis`. Collective."""
         if axis is None:
             return self._vector_norm(ord).item()
@@ -311,7 +317,7 @@ class DistributedArray(DistributedMixIn, _Array):
         result = self._vector_norm(ord, axis)
         return result.gather() if isinstance(result, collops.DistributedArray) else result
 
-    def asarray(self, masked: bool = False) -> Any:
+    def asarray(self, masked: bool = False) -> LocalArray:
         """Gather the global array, or the part of this rank's group if `masked`. Collective."""
         if self.partition in _COPIES:
             return self.local_array
@@ -343,7 +349,7 @@ class DistributedArray(DistributedMixIn, _Array):
             flat = vector_layout(layout, mask=self.mask)
         return self._like(collops.DistributedArray(flat, self.native.comm, local), axis=0)
 
-    def reshape(self, local_shape: Any, axis: int | None = 0) -> Self:
+    def reshape(self, local_shape: Sequence[SupportsIndex] | SupportsIndex, axis: int | None = 0) -> Self:
         """Reshape this rank's part; the parts are joined along `axis`.
 
         Collective: two metadata messages, since each rank passes its own shape. If the parts do not fit together, all
@@ -370,7 +376,7 @@ class DistributedArray(DistributedMixIn, _Array):
             layout = Layout.split(global_shape, comm.size, axis, sizes=sizes, mask=self.mask)
         return self._like(reinterpret(self.native, layout), axis=axis)
 
-    def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> Any:
+    def add_ghost_cells(self, cells_front: int | None = None, cells_back: int | None = None) -> LocalArray:
         """Return this rank's part extended by its neighbours' cells. Collective: one exchange, one metadata message.
 
         Each rank chooses its numbers of cells. Cells are not added at the ends of the array, and may come from several
@@ -383,10 +389,10 @@ class DistributedArray(DistributedMixIn, _Array):
         extended = self.native.halo([width for pair in widths for width in pair])
         return extended.local_array[halo_region(self.native.layout, self.rank, requested, widths)]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self.copy()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
         placed = self._base_comm, self.base_comm_nccl, self.partition, self.axis
         return type(self), (self.global_shape, *placed, self.local_array, self.local_shapes, self.mask)
 
@@ -403,7 +409,7 @@ class StackedDistributedArray(_Array):
     `native` is a stacked array of the same parts, which are not copied.
     """
 
-    def __init__(self, distarrays: Sequence[Any], base_comm: Any = None) -> None:
+    def __init__(self, distarrays: Sequence[AnyArray], base_comm: MpiComm = None) -> None:
         self.distarrays = [checked_array(part) for part in distarrays]
         self.narrays = len(self.distarrays)
         if not self.distarrays:
@@ -427,7 +433,7 @@ class StackedDistributedArray(_Array):
         """The same parts as :class:`collops.StackedArray`."""
         return collops.StackedArray([part.native for part in self.distarrays])
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> AnyArray:
         return self.distarrays[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -438,19 +444,19 @@ class StackedDistributedArray(_Array):
         else:
             part[:] = value[:] if isinstance(value, DistributedArray) else value
 
-    def asarray(self) -> Any:
+    def asarray(self) -> LocalArray:
         """Gather the elements of all parts in one vector. Collective."""
         xp = self.native.engine.xp
         return xp.hstack([part.asarray().ravel() for part in self.distarrays])
 
-    def _pairs(self, other: Any) -> zip[tuple[Any, Any]]:
+    def _pairs(self, other: AnyArray | complex) -> zip[tuple[AnyArray, AnyArray | complex]]:
         """Pair each part with the part of another stacked array, or with a number."""
         if not isinstance(other, StackedDistributedArray):
             return zip(self.distarrays, [other] * self.narrays, strict=True)
         self._check_alike(other)
         return zip(self.distarrays, other.distarrays, strict=True)
 
-    def _check_alike(self, other: Any) -> None:
+    def _check_alike(self, other: StackedDistributedArray) -> None:
         if other.narrays != self.narrays:
             raise LayoutError(f"Stacked arrays must be composed of as many arrays: {self.narrays} and {other.narrays}")
         for number, (a, b) in enumerate(zip(self.distarrays, other.distarrays, strict=True)):
@@ -460,33 +466,33 @@ class StackedDistributedArray(_Array):
                 )
             a._check_alike(b)
 
-    def _map(self, function: Callable[..., Any], *other: Any) -> Self:
+    def _map(self, function: Callable[..., Array], *other: AnyArray | complex) -> Self:
         if not other:
             return type(self)([part._map(function) for part in self.distarrays], self._base_comm)
         return type(self)([part._map(function, value) for part, value in self._pairs(other[0])], self._base_comm)
 
-    def _in_place(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+    def _in_place(self, function: Callable[[Array, Any], Array], other: AnyArray | complex) -> Self:
         for part, value in self._pairs(other):
             part._in_place(function, value)
         return self
 
-    def add(self, stacked_array: Any) -> Self:
+    def add(self, stacked_array: AnyArray | complex) -> Self:
         """Return the sum."""
         return self + stacked_array
 
-    def iadd(self, stacked_array: Any) -> Self:
+    def iadd(self, stacked_array: AnyArray | complex) -> Self:
         """Add in place."""
         return self.__iadd__(stacked_array)
 
-    def multiply(self, stacked_array: Any) -> Self:
+    def multiply(self, stacked_array: AnyArray | complex) -> Self:
         """Return the elementwise product with a stacked array or a number."""
         return self * stacked_array
 
-    def dot(self, stacked_array: Any, vdot: bool = False) -> Any:
+    def dot(self, stacked_array: AnyArray | complex, vdot: bool = False) -> complex:
         """Return the inner product, with this array conjugated if `vdot`. Collective: one scalar allreduce."""
         return 0.0 + self._inner(stacked_array, vdot)  # a float also for integers
 
-    def norm(self, ord: float | None = None) -> Any:
+    def norm(self, ord: float | None = None) -> float:
         """Return a norm of the vector of all elements. Collective: one scalar allreduce."""
         return self._vector_norm(ord).item()
 
@@ -495,14 +501,14 @@ class StackedDistributedArray(_Array):
         return f"<StackedDistributedArray with {self.narrays} distributed arrays: {parts}>"
 
 
-def checked_array(x: Any) -> Any:
+def checked_array(x: object) -> AnyArray:
     """Return `x`; raise an UnsupportedTypeError unless it is a PyLops-MPI array."""
     if isinstance(x, _Array):
         return x
     raise UnsupportedTypeError(f"expected a DistributedArray or a StackedDistributedArray, not {kind_of(x)}")
 
 
-def _shares(x: Any) -> Any:
+def _shares(x: AnyArray) -> Array:
     """Return the native array for inner products; for masked replicas, this rank's share of the first axis.
 
     As in PyLops-MPI, each group adds up the shares of its ranks. No communication.
@@ -515,12 +521,12 @@ def _shares(x: Any) -> Any:
     return collops.DistributedArray(layout, x.native.comm, x.local_array[layout.slices(x.rank)])
 
 
-def leaves(x: Any) -> list[DistributedArray]:
+def leaves(x: AnyArray) -> list[DistributedArray]:
     """Return the arrays that `x` consists of, in order."""
     return [leaf for part in x.distarrays for leaf in leaves(part)] if isinstance(x, StackedDistributedArray) else [x]
 
 
-def as_native(x: Any, layout: Any = None) -> Any:
+def as_native(x: AnyArray | None, layout: AnyLayout | None = None) -> Any:
     """Return the native array of `x`, redistributed to `layout` if it is not None; ``None`` for ``None``."""
     if x is None:
         return None
@@ -528,7 +534,7 @@ def as_native(x: Any, layout: Any = None) -> Any:
     return array if layout is None else to_layout(array, layout)
 
 
-def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any:
+def wrap(array: Array, like: AnyArray, partition: Partition = Partition.SCATTER) -> AnyArray:
     """Wrap a native array, stacked or not, as a PyLops-MPI array with the communicators of `like`, without a copy.
 
     `partition` is used with a single rank, where split and replicated layouts are the same.
@@ -545,12 +551,14 @@ def wrap(array: Any, like: Any, partition: Partition = Partition.SCATTER) -> Any
     return like._like(array, partition=partition, mask=mask, axis=split[0] if split else 0)
 
 
-def wrap_like(array: Any, like: Any) -> Any:
+def wrap_like(array: Array, like: AnyArray) -> AnyArray:
     """Wrap a native array, redistributed to the layout of `like`, with its partition. Collective."""
     return wrap(to_layout(array, like.native.layout), like, leaves(like)[0].partition)
 
 
-def halo_region(layout: Layout, rank: int, own: Any, widths: Any, beyond: bool = False) -> tuple[slice, ...]:
+def halo_region(
+    layout: Layout, rank: int, own: Sequence[tuple[int, int]], widths: Sequence[tuple[int, int]], beyond: bool = False
+) -> tuple[slice, ...]:
     """Return the slices of the block of `rank` with its `own` halo, within the block with a halo of `widths`.
 
     Without `beyond`, only cells inside the array.
@@ -580,7 +588,12 @@ def _axis(axis: int, shape: tuple[int, ...]) -> int:
 
 
 def _layout(
-    shape: tuple[int, ...], ranks: int, partition: Partition, axis: int, local_shapes: Any = None, mask: Any = None
+    shape: tuple[int, ...],
+    ranks: int,
+    partition: Partition,
+    axis: int,
+    local_shapes: Sequence[Sequence[SupportsIndex] | SupportsIndex] | None = None,
+    mask: Sequence[SupportsIndex] | None = None,
 ) -> Layout:
     sizes = None
     if local_shapes is not None:

@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops import Communicator, Layout, LinearOperator, MatrixMult
-from collops.compat.pylops_mpi._arrays import halo_region, wrap
+from collops.compat.pylops_mpi._arrays import AnyArray, halo_region, wrap
 from collops.compat.pylops_mpi._linear_operator import MPILinearOperator
 from collops.compat.pylops_mpi._messages import DistributedMixIn
-from collops.compat.pylops_mpi._native import communicator, to_layout, vector_layout
+from collops.compat.pylops_mpi._native import MpiComm, communicator, to_layout, vector_layout
 from collops.compat.pylops_mpi._operators import ranks_may_be_inactive
 from collops.errors import InputError, UnsupportedTypeError
-from collops.extend.arrays import HaloPlan, as_shape, halo_widths
+from collops.extend.arrays import Array, HaloPlan, LocalArray, as_shape, halo_widths
 from collops.extend.communication import collective_values, mpi4py_module
 from collops.extend.operators import Buffers, Flat, reinterpret, store
 
@@ -51,7 +52,7 @@ def _tiles(shape: Sequence[int], ranks: int) -> Layout:
     return _grid((int(shape[0]), int(shape[1])), (_side(ranks), _side(ranks)), ranks)
 
 
-def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int, bool]:
+def active_grid_comm(base_comm: MpiComm, N: int, M: int) -> tuple[MpiComm, int, int, int, bool]:
     """Choose the ranks of a square process grid for data of N rows and M columns. Collective.
 
     Returns the mpi4py communicator of the ranks in the grid, this rank's number in it, its row and column, and whether
@@ -69,7 +70,7 @@ def active_grid_comm(base_comm: Any, N: int, M: int) -> tuple[Any, int, int, int
     return (comm, comm.Get_rank(), row, col, True) if is_active else (MPI.COMM_SELF, 0, 0, 0, False)
 
 
-def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tuple[slice, ...]:
+def local_block_split(global_shape: Sequence[int], rank: int, comm: MpiComm) -> tuple[slice, ...]:
     """Return the block of `rank` of a matrix on a square process grid."""
     size = comm.Get_size()
     if not 0 <= int(rank) < size:
@@ -77,7 +78,7 @@ def local_block_split(global_shape: Sequence[int], rank: int, comm: Any) -> tupl
     return _tiles(global_shape, size).slices(int(rank))
 
 
-def block_gather(x: Any, orig_shape: Sequence[int], comm: Any) -> Any:
+def block_gather(x: AnyArray, orig_shape: Sequence[int], comm: MpiComm) -> LocalArray:
     """Gather the matrix whose ravelled blocks are the parts of `x`. Collective."""
     return reinterpret(x.native, _tiles(orig_shape, comm.Get_size())).gather()
 
@@ -123,14 +124,14 @@ class MPIMatrixMult(DistributedMixIn, MPILinearOperator):
         self.dims, self.dimsd = (self.K, held), (self.N, held)
         return Flat(native, vector_layout(native.domain, grid_ranks), vector_layout(native.range, grid_ranks), comm)
 
-    def _matvec(self, x: Any) -> Any:
+    def _matvec(self, x: AnyArray) -> AnyArray:
         return _with_mask(super()._matvec(x), x)
 
-    def _rmatvec(self, x: Any) -> Any:
+    def _rmatvec(self, x: AnyArray) -> AnyArray:
         return _with_mask(super()._rmatvec(x), x)
 
 
-def _with_mask(result: Any, x: Any) -> Any:
+def _with_mask(result: AnyArray, x: AnyArray) -> AnyArray:
     """Return `result` with the mask of `x`."""
     if x.mask is None:
         return result
@@ -143,7 +144,7 @@ def _with_mask(result: Any, x: Any) -> Any:
 
 
 def halo_block_split(
-    global_shape: Sequence[int], comm: Any, grid_shape: Sequence[int] | None = None
+    global_shape: Sequence[int], comm: MpiComm, grid_shape: Sequence[int] | None = None
 ) -> tuple[slice, ...]:
     """Return this rank's block of an array on a process grid; slices that reach the end of the array are open."""
     ranks = communicator(comm)
@@ -225,7 +226,14 @@ class _Extension(LinearOperator):
     `halos` has the widths of all ranks. With `beyond`, blocks at the ends of the array have halos too, which are zero.
     """
 
-    def __init__(self, layout: Layout, halos: Sequence[Any], beyond: bool, comm: Communicator, dtype: Any) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        halos: Sequence[Sequence[tuple[int, int]]],
+        beyond: bool,
+        comm: Communicator,
+        dtype: DTypeLike,
+    ) -> None:
         widths = tuple((max(b for b, _ in pairs), max(a for _, a in pairs)) for pairs in zip(*halos, strict=True))
         self._plan = HaloPlan(layout, widths, comm)
         inner = [halo_region(layout, rank, halo, widths, beyond) for rank, halo in enumerate(halos)]
@@ -240,14 +248,14 @@ class _Extension(LinearOperator):
         super().__init__(vector_layout(layout), Layout.split(sum(sizes), comm.size, sizes=sizes), dtype, comm)
         self._buffers = Buffers()
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         out = self._new(self.range, x) if out is None else out
         extended = self._buffers.get("extended", self._plan.extended, x, x.dtype).local_array
         self._plan.fill(x.local_array.reshape(self._shape), extended)
         store(extended[self._region], out.local_array.reshape(self._extent))
         return out
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         out = self._new(self.domain, y) if out is None else out
         store(y.local_array.reshape(self._extent)[self.inner], out.local_array.reshape(self._shape))
         return out

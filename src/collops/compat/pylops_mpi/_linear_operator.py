@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from numbers import Integral
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from collops import Communicator, LinearOperator
 from collops.compat.pylops_mpi._arrays import (
+    AnyArray,
     DistributedArray,
     Partition,
     StackedDistributedArray,
@@ -20,7 +22,15 @@ from collops.compat.pylops_mpi._arrays import (
     leaves,
     wrap,
 )
-from collops.compat.pylops_mpi._native import FromFunctions, OnCopies, communicator, mpi_comm, to_layout, with_layouts
+from collops.compat.pylops_mpi._native import (
+    FromFunctions,
+    MpiComm,
+    OnCopies,
+    communicator,
+    mpi_comm,
+    to_layout,
+    with_layouts,
+)
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.arrays import as_shape
 
@@ -28,7 +38,7 @@ _SCATTER = Partition.SCATTER
 _METHODS = frozenset(("matvec", "rmatvec", "_matvec", "_rmatvec"))
 
 
-def _extents(name: str, side: int, doc: str) -> Any:
+def _extents(name: str, side: int, doc: str) -> property:
     """Return a property for the shape of the model or the data; by default the shape of a vector."""
     public = name.removeprefix("_")
 
@@ -38,7 +48,7 @@ def _extents(name: str, side: int, doc: str) -> Any:
             raise AttributeError(f"'{type(self).__name__}' object has no attributes '{public}' or 'shape'")
         return (self.shape[side],) if extents is None else extents
 
-    def write(self: Operator, value: Any) -> None:
+    def write(self: Operator, value: Sequence[SupportsIndex] | SupportsIndex) -> None:
         extents = as_shape(value)
         if self._shape is not None and math.prod(extents) != self._shape[side]:
             raise InputError(f"{public} incompatible with shape[{side}]: {extents} and {self._shape}")
@@ -61,17 +71,17 @@ class Operator:
     # Partitions of model and data: with a single rank, layouts do not distinguish them.
     partitions: tuple[Partition, Partition] = (Partition.SCATTER, Partition.SCATTER)
     _requires_partition: tuple[bool, bool] = (False, False)  # whether model and data must have these partitions
-    dtype: Any = None
+    dtype: DTypeLike | None = None
     _make: Callable[..., LinearOperator | None]
     _native: LinearOperator | None = None
     _replaced = False  # whether a user's class overrides methods
-    _base_comm: Any = None
+    _base_comm: MpiComm = None
     _shape: tuple[int, int] | None = None
     _dims: tuple[int, ...] | None = None
     _dimsd: tuple[int, ...] | None = None
     _name = ""
 
-    def __init_subclass__(cls, **defaults: Any) -> None:
+    def __init_subclass__(cls, **defaults: object) -> None:
         """Give a class that defines ``_make`` a constructor with the same signature and these defaults."""
         if "_make" in vars(cls) or defaults:
             cls.__init__ = _constructor(cls._make, defaults)
@@ -79,7 +89,12 @@ class Operator:
             cls._replaced = True
 
     def __init__(
-        self, shape: Any = None, dims: Any = None, dimsd: Any = None, dtype: Any = None, base_comm: Any = None
+        self,
+        shape: Sequence[int] | None = None,
+        dims: Sequence[SupportsIndex] | SupportsIndex | None = None,
+        dimsd: Sequence[SupportsIndex] | SupportsIndex | None = None,
+        dtype: DTypeLike | None = None,
+        base_comm: MpiComm = None,
     ) -> None:
         self.dtype, self.base_comm = dtype, base_comm
         for name, value in {"dims": dims, "dimsd": dimsd, "shape": shape}.items():
@@ -126,7 +141,7 @@ class Operator:
         return shape
 
     @shape.setter
-    def shape(self, value: Any) -> None:
+    def shape(self, value: Sequence[int]) -> None:
         new = tuple(value)
         if len(new) != 2 or not all(isinstance(extent, Integral) and int(extent) >= 0 for extent in new):
             raise InputError(f"Invalid shape; must be 2-d tuple of integers, got {new}")
@@ -142,15 +157,15 @@ class Operator:
 
     # Application
 
-    def matvec(self, x: Any) -> Any:
+    def matvec(self, x: AnyArray) -> AnyArray:
         """Apply the operator. Collective."""
         return self._matvec(self._checked(x, 1))
 
-    def rmatvec(self, x: Any) -> Any:
+    def rmatvec(self, x: AnyArray) -> AnyArray:
         """Apply the adjoint. Collective."""
         return self._rmatvec(self._checked(x, 0))
 
-    def _checked(self, x: Any, side: int) -> Any:
+    def _checked(self, x: AnyArray, side: int) -> AnyArray:
         native = checked_array(x).native
         self._settle(native.comm)
         if native.shape != (self.shape[side],):
@@ -163,25 +178,25 @@ class Operator:
             raise LayoutError(f"x should have partition={names}, not {x.partition}; see DistributedArray.to_dist")
         return x
 
-    def _matvec(self, x: Any) -> Any:
+    def _matvec(self, x: AnyArray) -> AnyArray:
         native = self._applied()
         if native is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement _matvec")
         return wrap(native.forward(to_layout(x.native, native.domain)), x, self.partitions[1])
 
-    def _rmatvec(self, x: Any) -> Any:
+    def _rmatvec(self, x: AnyArray) -> AnyArray:
         native = self._applied()
         if native is None:
             raise NotImplementedError(f"{type(self).__name__} does not implement _rmatvec")
         return wrap(native.adjoint(to_layout(x.native, native.range)), x, self.partitions[0])
 
-    def _apply_by(self: Any, matvec: Callable[[Any], Any], rmatvec: Callable[[Any], Any]) -> None:
+    def _apply_by(self: Any, matvec: Callable[[AnyArray], AnyArray], rmatvec: Callable[[AnyArray], AnyArray]) -> None:
         """Use these functions instead of a native operator."""
         self._matvec, self._rmatvec = matvec, rmatvec
 
     # Algebra
 
-    def dot(self, x: Any) -> Any:
+    def dot(self, x: AnyArray | Operator | complex) -> Any:
         """Return the product with an array, an operator or a number."""
         if isinstance(x, DistributedArray | StackedDistributedArray):
             shapes = [leaf.global_shape for leaf in leaves(x)]
@@ -223,18 +238,18 @@ class Operator:
             if other_op._native is not None:
                 op._settle(other_op._native.comm)
 
-    def __mul__(self, x: Any) -> Any:
+    def __mul__(self, x: AnyArray | Operator | complex) -> Any:
         return self.dot(x)
 
-    def __matmul__(self, x: Any) -> Any:
+    def __matmul__(self, x: AnyArray | Operator | complex) -> Any:
         if np.isscalar(x):
             raise InputError("Scalar not allowed, use * instead")
         return self.dot(x)
 
-    def __rmul__(self, x: Any) -> Any:
+    def __rmul__(self, x: AnyArray | Operator | complex) -> Any:
         return self.dot(x) if np.isscalar(x) else NotImplemented
 
-    def __add__(self, other: Any) -> Operator:
+    def __add__(self, other: Operator) -> Operator:
         if not isinstance(other, Operator):
             raise InputError(f"both operands have to be a MPILinearOperator, not {type(other).__name__}")
         self._agree(other)
@@ -251,7 +266,7 @@ class Operator:
     def __neg__(self) -> Operator:
         return self.dot(-1)
 
-    def __sub__(self, other: Any) -> Operator:
+    def __sub__(self, other: Operator) -> Operator:
         return self + (-other)
 
     def __pow__(self, exponent: int) -> Operator:
@@ -262,7 +277,7 @@ class Operator:
             raise InputError(f"non-negative integer expected as p, not {exponent!r}")
         times = int(exponent)
 
-        def repeated(apply: Callable[[Any], Any], v: Any) -> Any:
+        def repeated(apply: Callable[[AnyArray], AnyArray], v: AnyArray) -> AnyArray:
             return reduce(lambda result, _: apply(result), range(times), v.copy())
 
         combine = (lambda a: with_layouts(a, a.domain, a.domain) ** times) if times else None
@@ -299,8 +314,8 @@ class Operator:
         name: str,
         parts: tuple[Operator, ...],
         combine: Callable[..., LinearOperator] | None,
-        matvec: Callable[[Any], Any],
-        rmatvec: Callable[[Any], Any],
+        matvec: Callable[[AnyArray], AnyArray],
+        rmatvec: Callable[[AnyArray], AnyArray],
     ) -> Operator:
         """Return an operator derived from `parts`: `combine` of their native operators, or else two functions."""
         stacked = any(isinstance(part, MPIStackedLinearOperator) for part in parts)
@@ -321,12 +336,12 @@ class Operator:
         return f"<{rows}x{columns} {self._name or type(self).__name__} with dtype={self.dtype}>"
 
 
-def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str, Any]) -> Any:
+def _constructor(make: Callable[..., LinearOperator | None], defaults: dict[str, object]) -> Callable[..., None]:
     """Return a constructor with the signature of ``_make``, except for `defaults`."""
     parameters = inspect.signature(make).parameters.values()
     signature = inspect.Signature([p.replace(default=defaults.get(p.name, p.default)) for p in parameters])
 
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
+    def __init__(self: Operator, *arguments: object, **named: object) -> None:
         parameters = signature.bind(self, *arguments, **named)
         parameters.apply_defaults()
         for name, value in list(parameters.arguments.items())[1:]:
@@ -359,11 +374,11 @@ class MPILinearOperator(Operator):
     def __init__(
         self,
         Op: Any = None,
-        shape: Any = None,
-        dims: Any = None,
-        dimsd: Any = None,
-        dtype: Any = None,
-        base_comm: Any = None,
+        shape: Sequence[int] | None = None,
+        dims: Sequence[SupportsIndex] | SupportsIndex | None = None,
+        dimsd: Sequence[SupportsIndex] | SupportsIndex | None = None,
+        dtype: DTypeLike | None = None,
+        base_comm: MpiComm = None,
     ) -> None:
         self.Op = Op
         if Op is not None:
@@ -396,7 +411,7 @@ def asmpilinearoperator(Op: Any) -> MPILinearOperator:
     return Op if isinstance(Op, MPILinearOperator) else MPILinearOperator(Op)
 
 
-def native_of(op: Any, model: Any, data: Any) -> LinearOperator:
+def native_of(op: object, model: AnyArray, data: AnyArray) -> LinearOperator:
     """Return the native operator of `op`; for a user's class, an operator with the layouts of `model` and `data`."""
     if not isinstance(op, Operator):
         kind = type(op).__name__

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex, TypeAlias
+
+from numpy.typing import DTypeLike
 
 import collops
 from collops import BlockDiag, Communicator, Layout, LinearOperator, StackedArray, StackedLayout
+from collops.extend.arrays import Array
 from collops.extend.communication import alone, mpi4py_module
 from collops.extend.operators import AnyLayout, product, reinterpret, store
 
+MpiComm: TypeAlias = Any
+"""A communicator of mpi4py; ``None`` for ``MPI.COMM_WORLD``."""
 
-def mpi_comm(base_comm: Any) -> Any:
+
+def mpi_comm(base_comm: MpiComm) -> MpiComm:
     """Return an mpi4py communicator: `base_comm`, or ``MPI.COMM_WORLD`` for ``None``."""
     return mpi4py_module().COMM_WORLD if base_comm is None else base_comm
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """Return the name of a value's type for an error, with a remedy for objects of the real PyLops-MPI."""
     kind = type(value)
     if kind.__module__.partition(".")[0] != "pylops_mpi":
@@ -25,7 +31,7 @@ def kind_of(value: Any) -> str:
     return f"a {kind.__name__} of the real PyLops-MPI (call install() before the program imports pylops_mpi)"
 
 
-def communicator(base_comm: Any) -> Communicator:
+def communicator(base_comm: MpiComm) -> Communicator:
     """Return the native communicator of an mpi4py communicator, or the world for ``None``. First call collective.
 
     A communicator of all ranks in their order is mapped to the world, since programs combine objects on both.
@@ -38,7 +44,9 @@ def communicator(base_comm: Any) -> Communicator:
     return collops.world() if alike else collops.from_mpi4py(base_comm)
 
 
-def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
+def vector_layout(
+    layout: Any, ranks: Iterable[int] | None = None, mask: Sequence[SupportsIndex] | None = None
+) -> Layout:
     """Return the layout of PyLops-MPI's vector of an array: the ravelled parts of all ranks in order.
 
     `ranks` has each rank's number in `layout`, if `layout` orders the ranks differently.
@@ -47,7 +55,7 @@ def vector_layout(layout: Any, ranks: Any = None, mask: Any = None) -> Layout:
     return Layout.split(sum(sizes), layout.ranks, sizes=sizes, mask=mask)
 
 
-def to_layout(array: Any, layout: AnyLayout) -> Any:
+def to_layout(array: Array, layout: AnyLayout) -> Any:
     """Redistribute an array to `layout`. Collective: one exchange if the parts differ."""
     if array.layout is layout:
         return array
@@ -74,7 +82,7 @@ def with_layouts(op: LinearOperator, domain: AnyLayout, range: AnyLayout) -> Lin
 class OnCopies(BlockDiag):
     """A local operator that every rank applies to its copy of a replicated vector."""
 
-    def __init__(self, op: Any, comm: Communicator) -> None:
+    def __init__(self, op: object, comm: Communicator) -> None:
         super().__init__([op], alone())
         rows, columns = (Layout.replicated(extent, comm.size) for extent in self.shape)
         LinearOperator.__init__(self, columns, rows, self.dtype, comm)  # the same work on all ranks
@@ -88,25 +96,25 @@ class FromFunctions(LinearOperator):
 
     def __init__(
         self,
-        matvec: Callable[[Any], Any],
-        rmatvec: Callable[[Any], Any],
+        matvec: Callable[[Array], Array],
+        rmatvec: Callable[[Array], Array],
         domain: AnyLayout,
         range: AnyLayout,
-        dtype: Any,
+        dtype: DTypeLike,
         comm: Communicator,
         capturable: bool = False,
     ) -> None:
         super().__init__(domain, range, dtype, comm)
         self._matvec, self._rmatvec, self.capturable = matvec, rmatvec, capturable
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return filled(to_layout(self._matvec(x), self.range), x, out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return filled(to_layout(self._rmatvec(y), self.domain), y, out)
 
 
-def filled(result: Any, source: Any, out: Any) -> Any:
+def filled(result: Array, source: Array, out: Array | None) -> Array:
     """Return a result that does not share memory with the input, in `out` if it is not None."""
     if out is None:
         shared = {id(leaf.local_array) for leaf in source.leaves}

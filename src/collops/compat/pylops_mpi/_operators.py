@@ -8,7 +8,7 @@ axis 0; model and data are the vectors of its parts.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from typing import Any
 
@@ -38,6 +38,7 @@ from collops.compat.pylops_mpi._linear_operator import MPILinearOperator, MPISta
 from collops.compat.pylops_mpi._messages import DistributedMixIn
 from collops.compat.pylops_mpi._native import communicator, vector_layout, with_layouts
 from collops.errors import InputError, LayoutError
+from collops.extend.arrays import Array
 from collops.extend.operators import Buffers, Flat
 
 _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
@@ -45,7 +46,7 @@ _BROADCAST, _SCATTER = Partition.BROADCAST, Partition.SCATTER
 # Derivatives
 
 
-def _check_kind(kind: Any, order: Any = 3) -> None:
+def _check_kind(kind: str, order: int = 3) -> None:
     """Raise the NotImplementedError of PyLops-MPI for a derivative that does not exist."""
     if kind not in ("forward", "centered", "backward"):
         raise NotImplementedError(f"'kind' must be 'forward', 'centered', or 'backward', not {kind!r}")
@@ -113,8 +114,8 @@ def ranks_may_be_inactive() -> None:
     _inactive.add("grid")
 
 
-def _shapes_of_parts(side: str, doc: str) -> Any:
-    def shapes(self: Any) -> list[tuple[int, ...]]:
+def _shapes_of_parts(side: str, doc: str) -> property:
+    def shapes(self: Operator) -> list[tuple[int, ...]]:
         layout = getattr(self._applied(), side)
         return [layout.local_shape(rank) for rank in range(layout.ranks)]
 
@@ -128,7 +129,7 @@ class _LocalStack(MPILinearOperator):
     or array with which it is combined. PyLops-MPI deadlocks in this case.
     """
 
-    _stack: Callable[[Any, Communicator], LinearOperator]
+    _stack: Callable[[Iterable[object], Communicator], LinearOperator]
     _requires_partition = (True, True)
 
     def _make(self, ops, base_comm=None, dtype=None):
@@ -379,13 +380,13 @@ class _OfRealPart(LinearOperator):
         self.capturable = operator.capturable
         self._buffers = Buffers()
 
-    def _forward(self, x: Any, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         return self._apply_to_real(self.operator._forward, x, self._new(self.range, x) if out is None else out)
 
-    def _adjoint(self, y: Any, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         return self._apply_to_real(self.operator._adjoint, y, self._new(self.domain, y) if out is None else out)
 
-    def _apply_to_real(self, apply: Any, source: Any, out: Any) -> Any:
+    def _apply_to_real(self, apply: Callable[[Array, Array | None], Array], source: Array, out: Array) -> Array:
         dtype = source.local_array.real.dtype
         real = self._buffers.get(("real", source.layout), source.layout, source, dtype)
         real.local_array[...] = source.local_array.real

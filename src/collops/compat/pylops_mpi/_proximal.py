@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import reduce
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from collops.compat.pylops_mpi._arrays import as_native, wrap, wrap_like
+from collops.compat.pylops_mpi._arrays import AnyArray, as_native, wrap, wrap_like
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import filled, with_layouts
 from collops.compat.pylops_mpi._solvers import native_callback
 from collops.errors import InputError, UnsupportedTypeError
+from collops.extend.arrays import Array, LocalArray
+from collops.extend.operators import AnyLayout
 from collops.extend.solvers import proximal
 
 
@@ -33,7 +36,7 @@ class _LocalProx:
         return value
 
 
-def _positive(tau: Any) -> Any:
+def _positive(tau: float) -> float:
     if np.any(np.asarray(tau) <= 0):
         raise InputError(f"tau must be positive, not {tau!r}")
     return tau
@@ -48,7 +51,7 @@ class MPIProxOperator:
     """
 
     native: proximal.ProxOperator | None = None
-    layout: Any = None  # the layout of the arrays that the function contains, if any
+    layout: AnyLayout | None = None  # the layout of the arrays that the function contains, if any
     _local: _LocalProx | None = None
 
     def __init__(self, prox: Any = None) -> None:
@@ -64,7 +67,7 @@ class MPIProxOperator:
         """Whether the function has a gradient."""
         return self.native is not None and self.native.has_gradient
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: AnyArray) -> float | bool:
         """Return the value, a Boolean for an indicator function. Collective: one scalar allreduce."""
         value = self._get()(self._argument(x)).item()
         if self._local is None:
@@ -74,15 +77,15 @@ class MPIProxOperator:
                 self._local(leaf.local_array.reshape(-1))
         return value == 0 if self._local.indicator else value
 
-    def prox(self, x: Any, tau: float) -> Any:
+    def prox(self, x: AnyArray, tau: float) -> AnyArray:
         """Return the proximal point for a positive `tau`."""
         return wrap(self._get().prox(self._argument(x), _positive(tau)), x)
 
-    def proxdual(self, x: Any, tau: float) -> Any:
+    def proxdual(self, x: AnyArray, tau: float) -> AnyArray:
         """Return the proximal point of the convex conjugate for a positive `tau`."""
         return wrap(self._get().proxdual(self._argument(x), _positive(tau)), x)
 
-    def grad(self, x: Any) -> Any:
+    def grad(self, x: AnyArray) -> AnyArray:
         """Return the gradient."""
         return wrap(self._get().grad(self._argument(x)), x)
 
@@ -90,11 +93,11 @@ class MPIProxOperator:
         """Return the function times `sigma`."""
         return self._composed(native_prox(self).postcomposition(sigma))
 
-    def precomposition(self, a: float, b: Any = 0.0) -> MPIProxOperator:
+    def precomposition(self, a: float, b: AnyArray | float = 0.0) -> MPIProxOperator:
         """Return the function of ``a * x + b``."""
         return self._composed(native_prox(self).precomposition(a, getattr(b, "native", b)))
 
-    def __mul__(self, sigma: Any) -> Any:
+    def __mul__(self, sigma: Any) -> MPIProxOperator:
         return self.postcomposition(float(sigma)) if isinstance(sigma, Real) else NotImplemented
 
     __rmul__ = __mul__
@@ -104,7 +107,7 @@ class MPIProxOperator:
         composed.native, composed.layout = native, self.layout
         return composed
 
-    def _argument(self, x: Any) -> Any:
+    def _argument(self, x: AnyArray) -> Array:
         """Return the native array of the argument `x`."""
         return as_native(x, self.layout)
 
@@ -129,7 +132,7 @@ class MPIL2(MPIProxOperator):
         sigma=1.0,
         alpha=1.0,
         qgrad=True,
-        niter: Any = 10,
+        niter: int = 10,
         x0=None,
         warm=True,
         solver="cgls",
@@ -160,13 +163,13 @@ class MPIL21(MPIProxOperator):
         self.ndim, self.sigma = ndim, sigma
         self.native = proximal.L21(ndim, sigma)
 
-    def _argument(self, x: Any) -> Any:
+    def _argument(self, x: AnyArray) -> Array:
         count = getattr(x, "narrays", 1)
         if count != self.ndim:
             raise InputError(f"Expected {self.ndim} DistributedArray, got {count}")
         return super()._argument(x)
 
-    def sum_squared(self, x: Any) -> Any:
+    def sum_squared(self, x: AnyArray) -> AnyArray:
         """Return the lengths of the vectors: despite the name, the square roots of the sums."""
         squares = reduce(operator.add, [abs(part.native) ** 2 for part in x.distarrays])
         return wrap(np.sqrt(squares), x)
@@ -180,30 +183,30 @@ class _UserProx(proximal.ProxOperator):
 
     capturable = False
 
-    def __init__(self, operator: MPIProxOperator, like: Any) -> None:
+    def __init__(self, operator: MPIProxOperator, like: AnyArray) -> None:
         self._operator, self._array = operator, like
         self.has_gradient = operator.hasgrad or self._has("grad")
 
     def _has(self, method: str) -> bool:
         return getattr(type(self._operator), method) is not getattr(MPIProxOperator, method)
 
-    def _called(self, method: str, x: Any, out: Any, *arguments: Any) -> Any:
+    def _called(self, method: str, x: Array, out: Array | None, *arguments: object) -> Array:
         return filled(getattr(self._operator, method)(wrap(x, self._array), *arguments).native, x, out)
 
-    def _prox(self, x: Any, tau: float, out: Any) -> Any:
+    def _prox(self, x: Array, tau: float, out: Array | None) -> Array:
         return self._called("prox", x, out, tau) if self._has("prox") else super()._prox(x, tau, out)
 
-    def _proxdual(self, x: Any, tau: float, out: Any) -> Any:
+    def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
         return self._called("proxdual", x, out, tau) if self._has("proxdual") else super()._proxdual(x, tau, out)
 
-    def _grad(self, x: Any, out: Any) -> Any:
+    def _grad(self, x: Array, out: Array | None) -> Array:
         return self._called("grad", x, out)
 
-    def _value(self, x: Any) -> Any:
+    def _value(self, x: Array) -> LocalArray:
         return x.engine.xp.asarray(self._operator(wrap(x, self._array)))
 
 
-def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
+def native_prox(prox: Any, like: AnyArray | None = None) -> proximal.ProxOperator:
     """Return the native proximal operator; for a user's methods, one that calls them with arrays such as `like`."""
     prox = prox if isinstance(prox, MPIProxOperator) else MPIProxOperator(prox)
     replaced = [getattr(type(prox), method) is not getattr(MPIProxOperator, method) for method in _METHODS]
@@ -213,7 +216,7 @@ def native_prox(prox: Any, like: Any = None) -> proximal.ProxOperator:
 # Methods
 
 
-def _run_options(niter: int, callback: Any, show: bool) -> dict[str, Any]:
+def _run_options(niter: int, callback: Callable[..., None] | None, show: bool) -> dict[str, Any]:
     return {"niter": niter, "callback": callback, "progress": None if show else False}
 
 
@@ -226,11 +229,11 @@ def ProximalGradient(
     eta=1.0,
     niter=10,
     niterback=100,
-    acceleration: Any = None,
+    acceleration: str | None = None,
     tol=None,
     callback=None,
     show=False,
-) -> Any:
+) -> AnyArray:
     """Minimise f + epsg * g by proximal gradient steps, see :func:`collops.solvers.proximal.proximal_gradient`.
 
     Collective. `callback` is called with the model after each iteration; `show` prints a progress bar if standard error
@@ -249,7 +252,7 @@ def ProximalGradient(
 
 def ADMML2(
     proxg, Op, b, A, x0, tau, niter=10, z0=None, gfirst=False, callback=None, show=False, kwargs_solver=None
-) -> tuple[Any, Any]:
+) -> tuple[AnyArray, AnyArray]:
     """Minimise 1/2 |Op x - b|^2 + g(A x) by ADMM, see :func:`collops.solvers.proximal.admm_l2`; return x and z.
 
     Collective. `z0` is ``A @ x0`` by default. The ``niter`` of `kwargs_solver` is the number of inner CGLS iterations;
@@ -280,11 +283,11 @@ def PrimalDual(
     theta=1.0,
     niter=10,
     gfirst=True,
-    callback: Any = None,
+    callback: Callable[..., object] | None = None,
     callbacky=False,
     returny=False,
     show=False,
-) -> Any:
+) -> AnyArray | tuple[AnyArray, AnyArray]:
     """Minimise g(A x) + f(x) + z^T x by the primal-dual method, see :func:`collops.solvers.proximal.primal_dual`.
 
     Collective. `callbacky` passes the dual variable to `callback` after the model, and `returny` returns both. For

@@ -19,7 +19,7 @@ from pylops.optimization.basesolver import Solver
 
 import collops
 from collops import Status
-from collops.compat.pylops_mpi._arrays import as_native, leaves, wrap_like
+from collops.compat.pylops_mpi._arrays import AnyArray, as_native, leaves, wrap_like
 from collops.compat.pylops_mpi._linear_operator import native_of
 from collops.compat.pylops_mpi._native import to_layout, with_layouts
 from collops.errors import NotFiniteError
@@ -76,7 +76,7 @@ class _NativeSolver(Solver):
     _method: Callable[..., Any]  # returns the native method for the solver's options
     _state: Any
     _running: Any
-    cost: Any = ()
+    cost: Sequence[float] | np.ndarray = ()
 
     def __init_subclass__(cls) -> None:
         """Give ``setup`` and ``solve`` the options of ``_method``."""
@@ -85,20 +85,20 @@ class _NativeSolver(Solver):
         cls.setup = _with_keywords("setup", cls._setup, options)
         cls.solve = _with_keywords("solve", cls._solve, options, niter=cls._default_niter)
 
-    def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
+    def _conclude(self, x: AnyArray, norms: np.ndarray, details: dict[str, Any], status: Status | None) -> None:
         """Set the attributes of PyLops' solver from the residual norms and the method's details."""
         raise NotImplementedError
 
-    def _result(self, x: Any) -> tuple[Any, ...]:
+    def _result(self, x: AnyArray) -> tuple[Any, ...]:
         return x, self.iiter, self.cost
 
-    def memory_usage(self, show: bool = False, unit: str = "B") -> Any:
+    def memory_usage(self, show: bool = False, unit: str = "B") -> None:
         """Do nothing: the memory of a distributed solver is not measured."""
 
     def _check(self, options: dict[str, Any]) -> None:
         """Raise for options that PyLops-MPI checks before it looks at the arrays."""
 
-    def _start(self, y: Any, x0: Any, niter: int | None, options: dict[str, Any], show: bool) -> Any:
+    def _start(self, y: AnyArray, x0: AnyArray, niter: int | None, options: dict[str, Any], show: bool) -> Any:
         """Set problem and method, and print the heading; return the native operator, data and initial model."""
         self._check(options)
         self.y, self.niter, self._like = y, niter, x0
@@ -117,13 +117,15 @@ class _NativeSolver(Solver):
 
     # Step by step
 
-    def _setup(self, y: Any, x0: Any, niter: int | None = None, options: Any = None, show: bool = False) -> Any:
+    def _setup(
+        self, y: AnyArray, x0: AnyArray, niter: int | None = None, options: Any = None, show: bool = False
+    ) -> AnyArray:
         """Prepare to take steps; return the initial model. Collective."""
         problem = self._start(y, x0, niter, options, show)
         self.iiter, self._rows = 0, []
         return self._record(self._running.init(*problem))
 
-    def _record(self, state: Any) -> Any:
+    def _record(self, state: Any) -> AnyArray:
         """Record the state after an iteration; return the model."""
         self._state, method = state, self._running
         self._rows.append(method.numbers(*map(float, method.report(state))))
@@ -133,10 +135,10 @@ class _NativeSolver(Solver):
         self._conclude(x, method.residual_norm(history), method.details(state, history), status)
         return x
 
-    def _status(self) -> Any:
+    def _status(self) -> Status | None:
         return self._running.status(self._rows[-1], self._rows[0])
 
-    def step(self, x: Any, show: bool = False) -> Any:
+    def step(self, x: AnyArray, show: bool = False) -> AnyArray:
         """Take one step; return the model. Collective."""
         self.iiter += 1
         x = self._record(self._running.step(self._operator, self._state))
@@ -144,7 +146,9 @@ class _NativeSolver(Solver):
             self._print_rows([self.iiter])
         return x
 
-    def run(self, x: Any, niter: int | None = None, show: bool = False, itershow: Sequence[int] = _SHOWN) -> Any:
+    def run(
+        self, x: AnyArray, niter: int | None = None, show: bool = False, itershow: Sequence[int] = _SHOWN
+    ) -> AnyArray:
         """Take steps until the tolerance is reached, at most `niter`; return the model. Collective."""
         niter = self.niter if niter is None else niter
         if niter is None:
@@ -155,7 +159,7 @@ class _NativeSolver(Solver):
             self.callback(x)
         return x
 
-    def finalize(self, show: bool = False, **kwargs: Any) -> None:
+    def finalize(self, show: bool = False, **kwargs: object) -> None:
         """Stop the timer, and print the elapsed time if `show`."""
         self.cost = np.asarray(self.cost)
         self.tend = time.time()
@@ -206,7 +210,9 @@ def _chosen(niter: int, itershow: Sequence[int]) -> list[int]:
     return [n for n in range(1, niter + 1) if n <= first or n > niter - last or n % interval == 0]
 
 
-def native_callback(callback: Any, like: Any, dual: Any = None) -> Callable[[int, Any], None] | None:
+def native_callback(
+    callback: Callable[..., object] | None, like: AnyArray, dual: AnyArray = None
+) -> Callable[[int, Any], None] | None:
     """Return a callback for the native driver that passes the model to `callback` and ignores its result.
 
     If `dual` is given, it also passes the dual variable, as an array such as `dual`.
@@ -230,7 +236,7 @@ class CG(_NativeSolver):
         self.tol, self._heading = tol, f"tol = {tol:e}"
         return solvers.CG(tol=check_number("tol", tol), precision=self._precision())
 
-    def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
+    def _conclude(self, x: AnyArray, norms: np.ndarray, details: dict[str, Any], status: Status | None) -> None:
         self.cost, self.kold = norms, float(norms[-1] ** 2)
 
 
@@ -241,13 +247,13 @@ class CGLS(_NativeSolver):
         self.damp, self.tol, self._heading = damp * damp, tol, f"damp = {damp:e}\ttol = {tol:e}"
         return solvers.CGLS(damp=check_number("damp", damp), tol=check_number("tol", tol), precision=self._precision())
 
-    def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
+    def _conclude(self, x: AnyArray, norms: np.ndarray, details: dict[str, Any], status: Status | None) -> None:
         self.cost, self.kold = norms, details["gradient_norm"] ** 2
         self.istop = 1 if self.kold < self.tol else 2
         self.r1norm, last = self.kold, np.float64(norms[-1])
         self.r2norm = np.hypot(last, self.damp**0.5 * x.norm()) if self.damp else last
 
-    def _result(self, x: Any) -> tuple[Any, ...]:
+    def _result(self, x: AnyArray) -> tuple[Any, ...]:
         return x, self.istop, self.iiter, self.r1norm, self.r2norm, self.cost
 
 
@@ -314,7 +320,7 @@ class ISTA(_NativeSolver):
         native = prepare(*self._problem, niter, transform, accelerated=self._accelerated, **options)
         return _EndsAsPyLops(**{field.name: getattr(native, field.name) for field in fields(native)})
 
-    def _conclude(self, x: Any, norms: np.ndarray, details: dict[str, Any], status: Any) -> None:
+    def _conclude(self, x: AnyArray, norms: np.ndarray, details: dict[str, Any], status: Status | None) -> None:
         if status is Status.RESIDUAL_INCREASED:
             raise ValueError(
                 f"{type(self).__name__} stopped at iteration {self.iiter} due to residual increasing: "
@@ -322,7 +328,7 @@ class ISTA(_NativeSolver):
             )
         self.cost, self._updates = details["cost"], details["updates"]
 
-    def step(self, x: Any, show: bool = False) -> Any:
+    def step(self, x: AnyArray, show: bool = False) -> tuple[AnyArray, ...]:
         """Take one step; return the model and the norm of the update. Collective."""
         return super().step(x, show), float(self._updates[-1])
 
@@ -333,8 +339,8 @@ class FISTA(ISTA):
     _accelerated = True
 
     def step(  # pyright: ignore[reportIncompatibleMethodOverride] - PyLops-MPI's argument
-        self, x: Any, z: Any = None, show: bool = False
-    ) -> Any:
+        self, x: AnyArray, z: AnyArray = None, show: bool = False
+    ) -> tuple[AnyArray, ...]:
         """Take one step; return the model, the point of the next gradient, and the norm of the update. Collective.
 
         `x` and `z` are ignored: the solver keeps both vectors from the last step.
@@ -346,7 +352,7 @@ class FISTA(ISTA):
 # The functions
 
 
-def _function(kind: Any, results: str) -> Callable[..., tuple[Any, ...]]:
+def _function(kind: type[_NativeSolver], results: str) -> Callable[..., tuple[Any, ...]]:
     """Return the function that solves by the class `kind`, with the same options."""
 
     def solve(Op, y, x0, niter=10, options=None, show=False, itershow=_SHOWN, callback=None):
@@ -370,7 +376,7 @@ ista, fista = (
 )
 
 
-def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy") -> tuple[Any, Any, int]:
+def power_iteration(Op, b_k, niter=10, tol=1e-5, dtype="float64", backend="numpy") -> tuple[complex, AnyArray, int]:
     """Find the eigenvalue of largest modulus, see :func:`collops.solvers.power_iteration`. Collective.
 
     Returns the eigenvalue, the eigenvector of norm 1, and the number of iterations. `b_k` is overwritten: first with

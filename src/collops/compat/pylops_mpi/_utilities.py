@@ -9,13 +9,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 import collops
-from collops import Layout, profile
-from collops.compat.pylops_mpi._arrays import Partition, wrap
+from collops import Communicator, Layout, profile
+from collops.compat.pylops_mpi._arrays import AnyArray, Partition, wrap
 from collops.compat.pylops_mpi._native import mpi_comm, to_layout
 from collops.errors import InputError, TransportError
 from collops.extend.engines import engine_of
@@ -128,7 +128,7 @@ def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None
     towards_data = not func.__name__.startswith("_rmatvec") if forward is None else forward
 
     @functools.wraps(func)
-    def apply(self: Any, x: Any) -> Any:
+    def apply(self: Any, x: AnyArray) -> AnyArray:
         flat, ranks = x.native, x.size
         if stacking:
             sizes = [int(shape[0]) for shape in (self.local_shapes_m if towards_data else self.local_shapes_n)]
@@ -141,7 +141,7 @@ def reshaped(func: Callable[..., Any] | None = None, forward: bool | None = None
     return apply
 
 
-def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+def fftshift_nd(x: AnyArray, axes: int | Sequence[int] | None = None) -> AnyArray:
     """Shift the zero frequency to the centre. Collective: one exchange if the split axis is shifted.
 
     As in PyLops-MPI, `x` is overwritten by shifts along other axes. The result may be split along another axis.
@@ -149,12 +149,12 @@ def fftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
     return _shifted("fftshift", x, axes)
 
 
-def ifftshift_nd(x: Any, axes: int | Sequence[int] | None = None) -> Any:
+def ifftshift_nd(x: AnyArray, axes: int | Sequence[int] | None = None) -> AnyArray:
     """Invert :func:`fftshift_nd`, with the same arguments and result."""
     return _shifted("ifftshift", x, axes)
 
 
-def _shifted(shift: str, x: Any, axes: int | Sequence[int] | None) -> Any:
+def _shifted(shift: str, x: AnyArray, axes: int | Sequence[int] | None) -> AnyArray:
     if x.ndim < 2:
         raise InputError("a shift along the split axis needs another one to split instead")
     chosen = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
@@ -192,7 +192,7 @@ cuda_aware_mpi_enabled = os.environ.get("PYLOPS_MPI_CUDA_AWARE", "0") == "1"
 mpi4py_fft = True
 
 
-def initialize_nccl_comm() -> Any:
+def initialize_nccl_comm() -> Communicator:
     """Return the native communicator, to be passed as ``base_comm_nccl``. Collective.
 
     Each rank's GPU becomes its current device. Raises a TransportError without NCCL or without a GPU on each rank.
@@ -206,7 +206,7 @@ def initialize_nccl_comm() -> Any:
     return comm
 
 
-def nccl_split(mask: Sequence[Any]) -> Any:
+def nccl_split(mask: Sequence[SupportsIndex]) -> Communicator:
     """Return the native communicator of the ranks with the same entry in `mask` as this one. Collective."""
     return initialize_nccl_comm().subgroup(tuple(map(int, mask)))
 
@@ -214,7 +214,7 @@ def nccl_split(mask: Sequence[Any]) -> Any:
 # Plots
 
 
-def plot_distributed_array(arr: Any) -> None:
+def plot_distributed_array(arr: AnyArray) -> None:
     """Plot the distribution of the elements over the ranks, on rank 0. No message.
 
     Examples
@@ -237,7 +237,9 @@ def plot_distributed_array(arr: Any) -> None:
         axes.set_title(f"Distributed over {arr.size} ranks along axis {arr.axis}")
 
 
-def plot_local_arrays(arr: Any, title: str | None = None, vmin: Any = None, vmax: Any = None) -> None:
+def plot_local_arrays(
+    arr: AnyArray, title: str | None = None, vmin: float | None = None, vmax: float | None = None
+) -> None:
     """Plot each rank's part in a separate panel, on rank 0. Collective: one gather.
 
     Examples

@@ -16,7 +16,7 @@ import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import LocalArray
+from collops.backend import CudaKernel, CudaModule, LocalArray
 from collops.comm import wait_while_source
 from collops.comm.device_launch import Launch
 from collops.errors import LayoutError
@@ -52,7 +52,9 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     return _launching("fold", source, op, dtype, width, len(target.segments.points), segments(target))
 
 
-def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+def fetcher(
+    source: Index, target: Index, op: str, dtype: np.dtype, width: int
+) -> Callable[..., tuple[LocalArray, LocalArray]]:
     """Prepare a fetch; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
     count = len(target.segments.points)
     if not count:
@@ -62,7 +64,14 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
 
 
 def _launching(
-    name: str, source: Index, op: str, dtype: np.dtype, width: int, count: int, target: tuple[Any, ...], arrays: int = 2
+    name: str,
+    source: Index,
+    op: str,
+    dtype: np.dtype,
+    width: int,
+    count: int,
+    target: tuple[LocalArray | int, ...],
+    arrays: int = 2,
 ) -> Launch:
     max_blocks = _BLOCKS_PER_PROCESSOR * processors(cupy.cuda.Device().id)
     blocks = max(1, min(-(-count * width // _THREADS), max_blocks))
@@ -73,28 +82,28 @@ def _copying(source: Index, target: Index, unit: int) -> Move:
     start, begin, nbytes = int(source.points[0]) * unit, int(target.points[0]) * unit, target.size * unit
     stream = cupy.cuda.get_current_stream
 
-    def copy(source_array: LocalArray, target_array: LocalArray) -> Any:
+    def copy(source_array: LocalArray, target_array: LocalArray) -> LocalArray:
         (target_array.data + begin).copy_from_device_async(source_array.data + start, nbytes, stream())
         return target_array
 
     return copy
 
 
-def described(index: Index) -> tuple[Any, int, int]:
+def described(index: Index) -> tuple[LocalArray, int, int]:
     """Return the arguments that describe an index to a kernel."""
     if index.slice is None:
         return index.cached((cupy.cuda.Device().id, "points"), lambda: _on_device(index.points)), 0, 0
     return np.uint64(0), index.slice.start, index.slice.step
 
 
-def segments(index: Index) -> tuple[Any, Any, Any]:
+def segments(index: Index) -> tuple[LocalArray, LocalArray, LocalArray]:
     """Return the unique points of an index and the positions of each, as arguments of a kernel."""
     return index.cached(
         (cupy.cuda.Device().id, "segments"), lambda: tuple(_on_device(array) for array in index.segments)
     )
 
 
-def _on_device(numbers: np.ndarray) -> Any:
+def _on_device(numbers: np.ndarray) -> LocalArray:
     """Return numbers on the device, in 32 bits.
 
     Raises
@@ -113,14 +122,14 @@ def processors(device: int) -> int:
     return cupy.cuda.Device(device).attributes["MultiProcessorCount"]
 
 
-def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> Any:
+def kernel(name: str, op: str, dtype: np.dtype, following: Path | None = None) -> CudaKernel:
     """Return a kernel for an operation and a type, from ``moves.cu`` or from the source `following`, appended to it."""
     element, operation = _ELEMENTS.index(dtype.name), OPERATIONS.index(op)
     return _module(cupy.cuda.Device().id, element, operation, following).get_function(name)
 
 
 @cache
-def _module(device: int, element: int, operation: int, following: Path | None) -> Any:
+def _module(device: int, element: int, operation: int, following: Path | None) -> CudaModule:
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     options = (*contraction, f"-DELEMENT={element}", f"-DOPERATION={operation}")
     source = wait_while_source() + Path(__file__).with_name("moves.cu").read_text()

@@ -5,10 +5,13 @@ Repeated points are found once, when an exchange is prepared, since only they ne
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+T = TypeVar("T")
 
 
 class Segments(NamedTuple):
@@ -25,12 +28,12 @@ class Index:
     `slice` selects the same points if their stride is constant and positive; otherwise it is ``None``.
     """
 
-    def __init__(self, points: Any) -> None:
+    def __init__(self, points: Sequence[int] | np.ndarray) -> None:
         self.points = np.ascontiguousarray(points, np.int64).reshape(-1)
         self.points.flags.writeable = False
         self.size = len(self.points)
         self.slice = _slice(self.points)
-        self._cache: dict[Any, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     @classmethod
     def run(cls, size: int) -> Index:
@@ -82,7 +85,7 @@ class Index:
         """Return the points at the positions ``start .. stop - 1``."""
         return self if (start, stop) == (0, self.size) else Index(self.points[start:stop])
 
-    def cached(self, key: Any, make: Any) -> Any:
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return ``make()``, called once for each `key`."""
         if key not in self._cache:
             self._cache[key] = make()

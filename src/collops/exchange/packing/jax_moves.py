@@ -6,7 +6,6 @@ All moves can be traced; ``replace`` and ``sum`` have transposes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,29 +20,33 @@ _TRUTHS = {"land": "min", "lor": "max", "lxor": "add"}
 _IN_BOUNDS = "promise_in_bounds"
 
 
-def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool) -> Any:
+def mover(
+    source: Index, target: Index, op: str, dtype: np.dtype, width: int, deterministic: bool
+) -> Callable[[LocalArray, LocalArray], LocalArray]:
     """Prepare a move; see :func:`collops.exchange.packing.numpy_moves.mover`. Without a target array it is a gather."""
     if op == "replace":
         source, target = target.last_writes(source)
 
-    def move(source_array: LocalArray, target_array: LocalArray) -> Any:
+    def move(source_array: LocalArray, target_array: LocalArray) -> LocalArray:
         values = _values(source_array, source)
         return values if target_array is None else _combined(target_array, target, values, op)
 
     return move
 
 
-def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+def fetcher(
+    source: Index, target: Index, op: str, dtype: np.dtype, width: int
+) -> Callable[..., tuple[LocalArray, LocalArray]]:
     """Prepare a fetch from all points of the source array; see :func:`collops.exchange.packing.numpy_moves.fetcher`."""
     combine = None if op == "replace" else getattr(jnp, OPERATIONS[op].ufunc)
     tables = _turns(target)
 
-    def fetch(values: Any, array: LocalArray, _: Any) -> tuple[Any, Any]:
+    def fetch(values: LocalArray, array: LocalArray, _: object) -> tuple[LocalArray, LocalArray]:
         size = array.shape[0]
         # The result must depend on both arrays also on ranks without points: the derivative of a message is collective.
         before = jnp.concatenate([values, array[:0]])
 
-        def turn(array: LocalArray, where: tuple[Any, Any]) -> tuple[Any, Any]:
+        def turn(array: LocalArray, where: tuple[LocalArray, LocalArray]) -> tuple[LocalArray, LocalArray]:
             points, slots = where
             old = array.at[points].get(mode="fill", fill_value=0)
             new_values = values.at[slots].get(mode="fill", fill_value=0)
@@ -64,11 +67,11 @@ def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) 
     return fetch
 
 
-def _values(array: LocalArray, index: Index) -> Any:
+def _values(array: LocalArray, index: Index) -> LocalArray:
     return array.at[index.points].get(mode=_IN_BOUNDS) if index.slice is None else array[index.slice]
 
 
-def _combined(array: LocalArray, index: Index, values: Any, op: str) -> Any:
+def _combined(array: LocalArray, index: Index, values: LocalArray, op: str) -> LocalArray:
     """Return an array combined with values; values of one point are combined one after the other."""
     if not index.size:
         return array
@@ -80,10 +83,10 @@ def _combined(array: LocalArray, index: Index, values: Any, op: str) -> Any:
     return getattr(array.at[where], _UPDATES[op])(values, mode=_IN_BOUNDS, unique_indices=index.unique)
 
 
-def _combined_truths(array: LocalArray, index: Index, values: Any, op: str) -> Any:
+def _combined_truths(array: LocalArray, index: Index, values: LocalArray, op: str) -> LocalArray:
     """Combine truth values as integers: *and* is their minimum, *exclusive or* the parity of their sum."""
     points = index.segments.points
-    update: Callable[..., Any] = getattr((array != 0).astype(jnp.int32).at[index.points], _TRUTHS[op])
+    update: Callable[..., LocalArray] = getattr((array != 0).astype(jnp.int32).at[index.points], _TRUTHS[op])
     truth = update((values != 0).astype(jnp.int32), mode=_IN_BOUNDS)[points] & 1
     return array.at[points].set(truth.astype(array.dtype), mode=_IN_BOUNDS, unique_indices=True)
 

@@ -5,7 +5,7 @@ Each process compiles the loops at their first use, in a fraction of a second.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit
@@ -15,36 +15,36 @@ from collops.exchange.packing.index import Index
 
 
 @njit(nogil=True)
-def _gather(source: LocalArray, points: Any, target: LocalArray) -> None:
+def _gather(source: LocalArray, points: np.ndarray, target: LocalArray) -> None:
     for i in range(points.size):
         target[i] = source[points[i]]
 
 
 @njit(nogil=True)
-def _scatter(source: LocalArray, target: LocalArray, points: Any) -> None:
+def _scatter(source: LocalArray, target: LocalArray, points: np.ndarray) -> None:
     for i in range(points.size):
         target[points[i]] = source[i]
 
 
 @njit(nogil=True)
-def _move(source: LocalArray, sources: Any, target: LocalArray, targets: Any) -> None:
+def _move(source: LocalArray, sources: np.ndarray, target: LocalArray, targets: np.ndarray) -> None:
     for i in range(targets.size):
         target[targets[i]] = source[sources[i]]
 
 
 @njit(nogil=True)
-def _add(source: LocalArray, target: LocalArray, points: Any) -> None:
+def _add(source: LocalArray, target: LocalArray, points: np.ndarray) -> None:
     for i in range(points.size):
         target[points[i]] += source[i]
 
 
 @njit(nogil=True)
-def _move_add(source: LocalArray, sources: Any, target: LocalArray, targets: Any) -> None:
+def _move_add(source: LocalArray, sources: np.ndarray, target: LocalArray, targets: np.ndarray) -> None:
     for i in range(targets.size):
         target[targets[i]] += source[sources[i]]
 
 
-def mover(source: Index, target: Index, op: str) -> Any:
+def mover(source: Index, target: Index, op: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     """Prepare a move that replaces or adds single values sequentially."""
     sources, targets = _small(source.points), _small(target.points)
     # Creating a slice costs more than a loop over few points.

@@ -10,10 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from collops.backend import LocalArray
 from collops.comm.reductions import OPERATIONS
 from collops.exchange.packing.index import Index
 
@@ -45,7 +46,9 @@ def mover(source: Index, target: Index, op: str, dtype: np.dtype, width: int, de
     return move if importlib.util.find_spec("numba") is None else _compiled_later(move, source, target, op)
 
 
-def fetcher(source: Index, target: Index, op: str, dtype: np.dtype, width: int) -> Any:
+def fetcher(
+    source: Index, target: Index, op: str, dtype: np.dtype, width: int
+) -> Callable[..., tuple[LocalArray, LocalArray]]:
     """Prepare a move as in :func:`mover` that also returns the target's values before each update (fetch-and-op).
 
     It takes a third array, of the source's shape, which receives the previous values at the points of `source` and may

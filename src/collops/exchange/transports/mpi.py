@@ -35,7 +35,7 @@ class MpiExchange(Exchange):
             receives = [(rank, arriving[start:stop]) for rank, start, stop in self.pattern.receives.segments]
             self._messages.append(PersistentMessages(self.comm, sends, receives, self.tag))
 
-    def _buffers(self, slot: int) -> tuple[Any, Any]:
+    def _buffers(self, slot: int) -> tuple[LocalArray, LocalArray]:
         """Return the send and receive buffers of messages."""
         return self.outgoing[slot][0], self.incoming[slot]
 
@@ -47,7 +47,7 @@ class MpiExchange(Exchange):
     def receive(self, slot: int, use: int) -> None:
         self._messages[slot].wait(self._held[slot])
 
-    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+    def mover(self, work: LocalWork) -> Callable[[LocalArray, LocalArray], LocalArray]:
         if self.engine.memory == "device":
             return super().mover(work)
         leaving, arriving = self._runs(self.pattern.sends), self._runs(self.pattern.receives)
@@ -61,7 +61,7 @@ class MpiExchange(Exchange):
         next_slot, incoming, prepared, cached = self.next_slot, self.incoming, self._messages, self._cached
         short, address_of = leaving is None and arriving is None, addresses_of(self.dtype)
 
-        def move(source: LocalArray, target: LocalArray) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> LocalArray:
             slot, _ = next_slot()
             outbound, inbound = source, target if arriving else incoming[slot]
             if leaving is None:
@@ -91,7 +91,12 @@ class MpiExchange(Exchange):
         return long if len(long) == len(runs) else None
 
     def _prepare_messages(
-        self, addresses: tuple[int, int], outbound: Any, send_runs: Any, inbound: Any, receive_runs: Any
+        self,
+        addresses: tuple[int, int],
+        outbound: LocalArray,
+        send_runs: list[tuple[int, slice]] | None,
+        inbound: LocalArray,
+        receive_runs: list[tuple[int, slice]] | None,
     ) -> PersistentMessages:
         """Prepare messages between these arrays, or parts of buffers for a side without runs."""
         if len(self._cached) >= _MAX_CACHED:
@@ -113,7 +118,7 @@ class StagedExchange(MpiExchange):
         self._pinned: list[tuple[np.ndarray, np.ndarray]] = []
         super().__init__(*arguments)
 
-    def _buffers(self, slot: int) -> tuple[Any, Any]:
+    def _buffers(self, slot: int) -> tuple[LocalArray, LocalArray]:
         leaving, arriving = super()._buffers(slot)
         self._pinned.append((_pinned(leaving), _pinned(arriving)))
         return self._pinned[slot]
@@ -133,7 +138,7 @@ class StagedExchange(MpiExchange):
             values.set(self._pinned[slot][1], stream=self.engine.xp.cuda.get_current_stream())
 
 
-def _pinned(like: Any) -> np.ndarray:
+def _pinned(like: LocalArray) -> np.ndarray:
     """Return an array in page-locked host memory."""
     import cupy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from collops.backend import LocalArray
 from collops.comm.transport import KnownExchange
 from collops.exchange.exchange import SLOTS, Exchange
 
@@ -34,6 +35,6 @@ class NcclExchange(Exchange):
         self._pending[slot].wait()
 
 
-def _message(rank: int, values: Any) -> tuple[int, int, int]:
+def _message(rank: int, values: LocalArray) -> tuple[int, int, int]:
     """Return rank, address and number of bytes."""
     return rank, values.data.ptr, values.nbytes

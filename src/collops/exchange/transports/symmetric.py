@@ -65,7 +65,7 @@ class SymmetricExchange(Exchange):
         stops = xp.asarray(np.array([segment.stop for segment in sends], np.int64))
         states = xp.zeros((SLOTS, 4), xp.uint64)
 
-        def addresses(values: list[int]) -> Any:
+        def addresses(values: list[int]) -> LocalArray:
             return xp.asarray(np.array(values, np.uint64))
 
         self._ends: list[_Ends] = []
@@ -84,24 +84,24 @@ class SymmetricExchange(Exchange):
         engine.synchronize()
         comm.barrier()
 
-    def starter(self, work: LocalWork) -> Callable[[Any, Any, Transfer], Any]:
+    def starter(self, work: LocalWork) -> Callable[[LocalArray, LocalArray, Transfer], LocalArray]:
         together = work.local_targets.unique
         puts = [_put(work, ends, together) for ends in self._ends]
         stay = None if together else work.stay()
 
-        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> Any:
+        def start(source: LocalArray, target: LocalArray, transfer: Transfer) -> LocalArray:
             puts[transfer.slot](source, target)
             return target if stay is None else stay(source, target)
 
         return start
 
-    def finisher(self, work: LocalWork) -> Callable[[Transfer, Any], Any]:
+    def finisher(self, work: LocalWork) -> Callable[[Transfer, LocalArray], LocalArray]:
         of_any_transfer = super().finisher(work)
         if not _unpacks_in_kernel(work):
             return of_any_transfer
         fills = [_fill(work, ends) for ends in self._ends]
 
-        def finish(transfer: Transfer, target: LocalArray) -> Any:
+        def finish(transfer: Transfer, target: LocalArray) -> LocalArray:
             if transfer.displaced:
                 return of_any_transfer(transfer, target)
             fills[transfer.slot](target)
@@ -110,12 +110,12 @@ class SymmetricExchange(Exchange):
 
         return finish
 
-    def mover(self, work: LocalWork) -> Callable[[Any, Any], Any]:
+    def mover(self, work: LocalWork) -> Callable[[LocalArray, LocalArray], LocalArray]:
         if not _unpacks_in_kernel(work):
             return self.mover_in_steps(work)
         exchanges = [_exchange(work, ends) for ends in self._ends]
 
-        def move(source: LocalArray, target: LocalArray) -> Any:
+        def move(source: LocalArray, target: LocalArray) -> LocalArray:
             exchanges[self.next_slot()[0]](source, target)
             return target
 
@@ -147,8 +147,8 @@ class _Ends(NamedTuple):
         so for the current use.
     """
 
-    sending: tuple[int, Any, Any, Any, Any]
-    receiving: tuple[Any, int, Any, Any, Any]
+    sending: tuple[int, LocalArray, LocalArray, LocalArray, LocalArray]
+    receiving: tuple[LocalArray, int, LocalArray, LocalArray, LocalArray]
 
     @property
     def receivers(self) -> int:
@@ -159,11 +159,11 @@ class _Ends(NamedTuple):
         return self.receiving[1]
 
     @property
-    def state(self) -> Any:
+    def state(self) -> LocalArray:
         return self.receiving[-1]
 
 
-def _idle(*arrays: Any) -> None:
+def _idle(*arrays: LocalArray) -> None:
     """Do nothing, on a rank without points."""
 
 
@@ -175,7 +175,7 @@ def _unpacks_in_kernel(work: LocalWork) -> bool:
     return points * work.width * work.dtype.itemsize <= _MAX_AT_ONCE
 
 
-def _put(work: LocalWork, ends: _Ends, staying: bool) -> Callable[..., Any]:
+def _put(work: LocalWork, ends: _Ends, staying: bool) -> Callable[..., object]:
     """Prepare to pack and store, and with `staying` to move local values."""
     local_sources, local_targets = (
         work.local_targets.ascending(work.local_sources) if staying else (_NO_POINTS, _NO_POINTS)
@@ -196,7 +196,7 @@ def _put(work: LocalWork, ends: _Ends, staying: bool) -> Callable[..., Any]:
     )
 
 
-def _fill(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
+def _fill(work: LocalWork, ends: _Ends) -> Callable[..., object]:
     """Prepare to wait for values and to unpack them."""
     if not ends.senders:
         return _idle
@@ -208,7 +208,7 @@ def _fill(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
     return _launch("fill_in_turn", work, count, _BLOCKS_PER_PROCESSOR, 1, count, *segments, *ends.receiving)
 
 
-def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
+def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., object]:
     """Prepare a complete move."""
     local_sources, local_targets, arriving = work.local_sources, work.local_targets, work.arriving
     max_points = max(work.leaving.size, local_sources.size, arriving.size)
@@ -226,7 +226,7 @@ def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., Any]:
     return _launch(kind, work, max_points, _BLOCKS_PER_PROCESSOR, 2, *_leaving(work, ends), *points, *ends.receiving)
 
 
-def _arrival(ends: _Ends, dtype: np.dtype) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _arrival(ends: _Ends, dtype: np.dtype) -> tuple[Callable[[], object], Callable[[], object]]:
     """Prepare to wait for values, and to signal that they have been read."""
     if not ends.senders:
         return _idle, _idle
@@ -238,11 +238,13 @@ def _arrival(ends: _Ends, dtype: np.dtype) -> tuple[Callable[[], Any], Callable[
     )
 
 
-def _leaving(work: LocalWork, ends: _Ends) -> tuple[Any, ...]:
+def _leaving(work: LocalWork, ends: _Ends) -> tuple[LocalArray | int, ...]:
     return work.leaving.size, *cupy_moves.described(work.leaving), *ends.sending
 
 
-def _launch(name: str, work: LocalWork, points: int, per_processor: int, arrays: int, *arguments: Any) -> Launch:
+def _launch(
+    name: str, work: LocalWork, points: int, per_processor: int, arrays: int, *arguments: LocalArray | int
+) -> Launch:
     kernel = cupy_moves.kernel(name, work.op, work.dtype, _SOURCE)
     max_blocks = per_processor * cupy_moves.processors(cupy.cuda.Device().id)
     blocks = max(1, min(-(-points * work.width // _THREADS), max_blocks))

@@ -6,16 +6,15 @@ application, as many at a time as fit into the cache, which is faster than loadi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from collops.array.dtypes import real_of
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.errors import InputError, UnsupportedTypeError
 
 _MIN_BLOCK = 32  # minimum samples of a block; longer filters get longer blocks, so that half of each matrix is not zero
@@ -31,7 +30,7 @@ class FilterBank:
     spacing, ``half`` is the number of taps before the centre. For exceptions see :class:`NonStationaryConvolve1D`.
     """
 
-    def __init__(self, hs: Any, ih: Sequence[int] | np.ndarray, extent: int, dtype: DTypeLike) -> None:
+    def __init__(self, hs: LocalArray, ih: Sequence[int] | np.ndarray, extent: int, dtype: DTypeLike) -> None:
         hs = np.asarray(hs) if isinstance(hs, list | tuple) else engine_of(hs).to_host(hs)
         samples = np.asarray(ih)
         if hs.ndim != 2 or hs.shape[0] == 0 or hs.shape[1] % 2 == 0:
@@ -84,7 +83,7 @@ class Convolution:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return
-        groups: Any = self._cache.get(adjoint)
+        groups: Iterable[tuple[int, np.ndarray]] | None = self._cache.get(adjoint)
         if groups is None:
             groups = self._groups(self._adjoint_matrices if adjoint else self._forward_matrices)
             if self._keep:

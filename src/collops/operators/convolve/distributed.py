@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,11 +13,11 @@ from collops.array.dtypes import real_of
 from collops.array.halo import HaloPlan
 from collops.array.layout_arguments import normal_axis
 from collops.array.redistribute import agree_on_values
-from collops.backend import kernel_table
+from collops.backend import Engine, LocalArray, kernel_table
 from collops.comm import Communicator
 from collops.errors import UnsupportedTypeError
 from collops.operators.base import LinearOperator, is_complex
-from collops.operators.convolve.blocks import FilterBank
+from collops.operators.convolve.blocks import Convolution, FilterBank
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import Buffers, filled
 
@@ -76,7 +75,7 @@ class NonStationaryConvolve1D(LinearOperator):
     def __init__(
         self,
         dims: Dims,
-        hs: Any,
+        hs: LocalArray,
         ih: Sequence[int] | np.ndarray,
         axis: int = -1,
         *,
@@ -92,10 +91,10 @@ class NonStationaryConvolve1D(LinearOperator):
         self._halo = HaloPlan(layout, [(half, half) if a == axis else (0, 0) for a in range(layout.ndim)], comm)
         self._block = layout.block(comm.rank)
         self._extended = self._halo.extended.local_shape(comm.rank)
-        self._kernels: dict[Any, Any] = {}
+        self._kernels: dict[tuple[Engine, np.dtype], Convolution] = {}
         self._buffers = Buffers()
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         engine = x.engine
         if not engine.mutable:
             raise UnsupportedTypeError(f"NonStationaryConvolve1D does not support arrays of the engine {engine.name}")

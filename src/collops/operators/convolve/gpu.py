@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
@@ -32,7 +30,7 @@ class Convolution:
         # The first of this rank's samples, counted from the first filter, the spacing, and the shape of the filters.
         self._filters = np.int64(offset - bank.origin), np.int64(bank.step), *map(np.int32, bank.taps.shape)
 
-    def __call__(self, extended: LocalArray, out: Any, *, adjoint: bool) -> None:
+    def __call__(self, extended: LocalArray, out: LocalArray, *, adjoint: bool) -> None:
         """Fill `out`, (outer, samples, inner), from `extended`, which has half a filter more on either side."""
         if out.size == 0:
             return

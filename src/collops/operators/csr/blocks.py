@@ -7,21 +7,21 @@ block has ``multiply(x, out, add)``, which returns the product with `x`, in or a
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from collops.array import kernels
-from collops.backend import Engine, LocalArray
+from collops.backend import Engine, SparseArray
 
 
-def make_block(engine: Engine, matrix: LocalArray, dtype: np.dtype) -> Any:
+def make_block(engine: Engine, matrix: SparseArray, dtype: np.dtype) -> _SciPyBlock | _FewRows:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     filled = np.flatnonzero(np.diff(matrix.indptr))
     return _host_block(matrix) if 2 * len(filled) > matrix.shape[0] else _FewRows(matrix, filled)
 
 
-def _host_block(matrix: LocalArray) -> Any:
+def _host_block(matrix: SparseArray) -> _SciPyBlock:
     """Return the block of a matrix on the host, most of whose rows have entries."""
     if matrix.nnz >= kernels.LONG and matrix.dtype.char in "fd" and kernels.loops() is not None:
         return _CompiledBlock(matrix)
@@ -37,7 +37,7 @@ class _SciPyBlock:
 
     __slots__ = ("_complex", "_kernels", "_matrix", "_transposed")
 
-    def __init__(self, matrix: LocalArray) -> None:
+    def __init__(self, matrix: SparseArray) -> None:
         from scipy.sparse import _sparsetools  # pyright: ignore[reportAttributeAccessIssue]
 
         self._kernels = _sparsetools.csr_matvec, _sparsetools.csc_matvec
@@ -60,7 +60,9 @@ class _SciPyBlock:
         return self._matrix.dtype == x.dtype == out.dtype and out.dtype.char in "fdFD" and out.flags.carray
 
     @staticmethod
-    def _added(kernel: Any, matrix: LocalArray, x: np.ndarray, out: np.ndarray, add: bool) -> np.ndarray:
+    def _added(
+        kernel: Callable[..., None], matrix: SparseArray, x: np.ndarray, out: np.ndarray, add: bool
+    ) -> np.ndarray:
         if not add:
             out.fill(0)
         kernel(*matrix.shape, matrix.indptr, matrix.indices, matrix.data, x, out)
@@ -80,7 +82,7 @@ class _CompiledBlock(_SciPyBlock):
 
     __slots__ = ("_multiply", "_rows")
 
-    def __init__(self, matrix: LocalArray) -> None:
+    def __init__(self, matrix: SparseArray) -> None:
         from collops.operators.csr.numba_rows import multiply
 
         super().__init__(matrix)
@@ -102,7 +104,7 @@ class _FewRows:
 
     __slots__ = ("_filled", "_rows")
 
-    def __init__(self, matrix: LocalArray, filled: np.ndarray) -> None:
+    def __init__(self, matrix: SparseArray, filled: np.ndarray) -> None:
         first, count = (int(filled[0]), len(filled)) if len(filled) else (0, 0)
         consecutive = count == 0 or filled[-1] - first == count - 1
         self._rows = slice(first, first + count) if consecutive else filled

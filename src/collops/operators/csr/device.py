@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import Engine, LocalArray
+from collops.backend import CudaKernel, Engine, LocalArray, SparseArray
 from collops.comm.device_launch import Launch
 from collops.errors import UnsupportedTypeError
 
@@ -29,7 +28,7 @@ _LONG_ROW = 16  # entries per row
 class DeviceBlock:
     """A matrix on the GPU, with its values in the dtype of the vectors: single or double precision."""
 
-    def __init__(self, matrix: LocalArray, dtype: np.dtype) -> None:
+    def __init__(self, matrix: SparseArray, dtype: np.dtype) -> None:
         if dtype.name not in _ELEMENTS:
             raise UnsupportedTypeError(f"sparse matrices on devices need one of {', '.join(_ELEMENTS)}, not {dtype}")
         self._host = matrix
@@ -37,11 +36,11 @@ class DeviceBlock:
         self._rows = _Rows(matrix, dtype, 1)
         self._transposed: _Rows | None = None
 
-    def multiply(self, x: LocalArray, out: Any, add: bool) -> Any:
+    def multiply(self, x: LocalArray, out: LocalArray, add: bool) -> LocalArray:
         """Set or add the product."""
         return self._rows.multiply(x, out, add)
 
-    def multiply_adjoint(self, y: LocalArray, out: Any, add: bool) -> Any:
+    def multiply_adjoint(self, y: LocalArray, out: LocalArray, add: bool) -> LocalArray:
         """Set or add the product of the conjugate transpose."""
         if self._transposed is None:
             self._transposed = _Rows(self._host.T.tocsr(), self._dtype, -1)
@@ -51,7 +50,7 @@ class DeviceBlock:
 class _Rows:
     """Compressed rows on the device, without empty rows, and the launches of their product."""
 
-    def __init__(self, matrix: LocalArray, dtype: np.dtype, sign: int) -> None:
+    def __init__(self, matrix: SparseArray, dtype: np.dtype, sign: int) -> None:
         filled = np.flatnonzero(np.diff(matrix.indptr))
         count = len(filled)
         self.all_rows = count == matrix.shape[0]
@@ -82,7 +81,7 @@ class _Rows:
             Launch(kernel, blocks, _THREADS, 2, *arguments, 1),
         )
 
-    def multiply(self, x: LocalArray, out: Any, add: bool) -> Any:
+    def multiply(self, x: LocalArray, out: LocalArray, add: bool) -> LocalArray:
         if not add and not self.all_rows:
             out.fill(0)
         if self._launches is not None:
@@ -91,11 +90,11 @@ class _Rows:
 
 
 @cache
-def _kernel(device: int, element: int, lanes: int, wide_indices: bool) -> Any:
+def _kernel(device: int, element: int, lanes: int, wide_indices: bool) -> CudaKernel:
     options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide_indices else []))
     return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")
 
 
-def make_block(engine: Engine, matrix: LocalArray, dtype: np.dtype) -> DeviceBlock:
+def make_block(engine: Engine, matrix: SparseArray, dtype: np.dtype) -> DeviceBlock:
     """Return the local block of a SciPy matrix for vectors of a dtype."""
     return DeviceBlock(matrix, dtype)

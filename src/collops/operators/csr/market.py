@@ -9,8 +9,8 @@ import os
 import re
 import zlib
 from pathlib import Path
-from typing import Any
 
+from collops.backend import SparseArray
 from collops.errors import InputError
 from collops.limits import available_memory, in_words
 
@@ -36,7 +36,7 @@ _VALUES = {
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*+(?=\n)")
 
 
-def read_matrix(path: str | Path) -> Any:
+def read_matrix(path: str | Path) -> SparseArray:
     """Return the matrix of a file in COO format, with symmetric parts expanded; raise InputError. Not collective."""
     from scipy import io, sparse
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.creation import check_memory
 from collops.array.layout_arguments import as_shape
-from collops.backend import Engine, engine, kernel_table
+from collops.backend import Engine, LocalArray, SparseArray, engine, kernel_table
 from collops.comm.agreement import collective_errors
 from collops.comm.arguments import communicator_or_world
 from collops.errors import LayoutError, UnsupportedTypeError
@@ -79,7 +80,7 @@ class CSRMatrix(OnTransport, LinearOperator):
 
     def __init__(
         self,
-        local: Any,
+        local: SparseArray,
         columns: Layout | None = None,
         *,
         comm: Communicator | None = None,
@@ -118,7 +119,7 @@ class CSRMatrix(OnTransport, LinearOperator):
     # Constructors
 
     @classmethod
-    def from_global(cls, matrix: Any, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
+    def from_global(cls, matrix: SparseArray, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:
         """Return the matrix from a global matrix that every rank has. Collective.
 
         Parameters
@@ -142,7 +143,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         cls,
         i: Sequence[int] | np.ndarray,
         j: Sequence[int] | np.ndarray,
-        values: Any,
+        values: ArrayLike,
         shape: tuple[int, int],
         *,
         rows: Layout | None = None,
@@ -231,7 +232,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         batched = self._adjoint_columns if adjoint else self._forward_columns
         return super()._direction(adjoint)._replace(batched=batched)
 
-    def _forward(self, x: Array, out: Any) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
         local, remote = self._parts(x.engine, out.dtype)
@@ -242,7 +243,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             result = remote.multiply(ghosts, result, add=True)
         return filled(out, result)
 
-    def _adjoint(self, y: Array, out: Any) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         out = self._new(self.domain, y) if out is None else out
         operand, result = contiguous(y.local_array, out.dtype), out.local_array
         local, remote = self._parts(y.engine, out.dtype)
@@ -258,7 +259,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         leaving.finish()
         return out
 
-    def _forward_columns(self, x: Any, out: Any) -> Any:
+    def _forward_columns(self, x: Array, out: Array) -> Array:
         operand = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(operand, np.empty((len(self.ghosts), operand.shape[1]), operand.dtype))
         result = self._local @ operand
@@ -266,7 +267,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         store(result.T, out.local_array)
         return out
 
-    def _adjoint_columns(self, y: Any, out: Any) -> Any:
+    def _adjoint_columns(self, y: Array, out: Array) -> Array:
         operand = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
         ghosts = (self._remote.T @ operand).conj().astype(operand.dtype, copy=False)
         result = np.empty((self._local.shape[1], operand.shape[1]), operand.dtype)
@@ -277,7 +278,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         return out
 
     @property
-    def blocks(self) -> tuple[Any, Any]:
+    def blocks(self) -> tuple[SparseArray, SparseArray]:
         """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
         return self._local, self._remote
 
@@ -307,19 +308,19 @@ class CSRMatrix(OnTransport, LinearOperator):
             self._blocks[key] = (make_block(engine, self._local, dtype), make_block(engine, self._remote, dtype))
         return self._blocks[key]
 
-    def _ghost_values(self, engine: Engine, dtype: np.dtype) -> Any:
+    def _ghost_values(self, engine: Engine, dtype: np.dtype) -> LocalArray:
         buffer = self._buffers.local("ghosts", self.ghosts.shape, dtype, engine)
         return engine.xp.zeros(self.ghosts.shape, dtype) if buffer is None else buffer
 
 
-def _rows_of(rows: Any, count: int, comm: Communicator) -> Layout:
+def _rows_of(rows: Layout | None, count: int, comm: Communicator) -> Layout:
     if rows is None:
         return Layout.split(count, comm.size)
     _check_split(rows, "rows", count, comm)
     return rows
 
 
-def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None:
+def _check_split(layout: object, what: str, count: int, comm: Communicator) -> None:
     if not isinstance(layout, Layout) or layout.ndim != 1 or layout.ranks != comm.size or layout.size != count:
         raise LayoutError(
             f"the {what} need a layout of one axis, {count} elements and {comm.size} ranks, not {layout!r}"
@@ -328,7 +329,9 @@ def _check_split(layout: Any, what: str, count: int, comm: Communicator) -> None
         raise LayoutError(f"the {what} must be split over all ranks without replicas, not {layout}")
 
 
-def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, values: Any) -> Any:
+def _local_rows(
+    comm: Communicator, rows: Layout, columns: int, i: ArrayLike, j: ArrayLike, values: ArrayLike
+) -> SparseArray:
     """Return this rank's rows of the triples of all ranks, with global columns; duplicates are summed. Collective."""
     from scipy import sparse
 
@@ -347,7 +350,7 @@ def _local_rows(comm: Communicator, rows: Layout, columns: int, i: Any, j: Any, 
     return sparse.csr_array((data, (indices[:, 0], indices[:, 1])), shape=(rows.local_size(comm.rank), columns))
 
 
-def _split(matrix: Any, first: int, end: int) -> tuple[Any, Any, np.ndarray]:
+def _split(matrix: SparseArray, first: int, end: int) -> tuple[SparseArray, SparseArray, np.ndarray]:
     """Return the rows in the local columns, the rows in remote columns (renumbered), and their global columns."""
     from scipy import sparse
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from collops.array import Layout
+from collops.backend import SparseArray
 from collops.errors import InputError, LayoutError
 
 
@@ -32,7 +33,7 @@ class Partition(NamedTuple):
     cut: int
 
 
-def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
+def partition_rows(matrix: SparseArray, ranks: int, method: str = "metis") -> Partition:
     """Partition the rows of a square matrix over ranks. Not collective: call it on one rank.
 
     Parameters
@@ -80,7 +81,7 @@ def partition_rows(matrix: Any, ranks: int, method: str = "metis") -> Partition:
     return Partition(parts, order, tuple(sizes.tolist()), cut)
 
 
-def _by_metis(pattern: Any, ranks: int) -> np.ndarray:
+def _by_metis(pattern: SparseArray, ranks: int) -> np.ndarray:
     if importlib.util.find_spec("pymetis") is None:
         raise InputError("the partition 'metis' needs the package pymetis: install collops[metis], or choose 'rows'")
     if ranks == 1 or pattern.shape[0] < ranks:

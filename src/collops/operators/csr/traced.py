@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from collops.backend import Engine, LocalArray
+from collops.backend import Engine, LocalArray, SparseArray
 
 
 class _TracedBlock:
@@ -15,29 +13,31 @@ class _TracedBlock:
     The adjoint multiplies by a transposed copy, made at its first use, so that it sums over rows as well.
     """
 
-    def __init__(self, engine: Engine, matrix: LocalArray, dtype: np.dtype) -> None:
+    def __init__(self, engine: Engine, matrix: SparseArray, dtype: np.dtype) -> None:
         self._engine = engine
         self._host = matrix
         self._dtype = dtype
         self._entries = self._coordinates(matrix)
-        self._adjoint_entries: Any = None
+        self._adjoint_entries: tuple[int, LocalArray, LocalArray, LocalArray] | None = None
 
-    def multiply(self, x: LocalArray, out: Any, add: bool) -> Any:
+    def multiply(self, x: LocalArray, out: LocalArray, add: bool) -> LocalArray:
         return self._product(self._entries, x, out, add)
 
-    def multiply_adjoint(self, y: LocalArray, out: Any, add: bool) -> Any:
+    def multiply_adjoint(self, y: LocalArray, out: LocalArray, add: bool) -> LocalArray:
         if self._adjoint_entries is None:
             self._adjoint_entries = self._coordinates(self._host.conj().T.tocsr())
         return self._product(self._adjoint_entries, y, out, add)
 
-    def _coordinates(self, matrix: LocalArray) -> tuple[Any, ...]:
+    def _coordinates(self, matrix: SparseArray) -> tuple[int, LocalArray, LocalArray, LocalArray]:
         """Return the number of rows, and row, column and value of each entry."""
         rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
         arrays = rows, matrix.indices.astype(np.int32), matrix.data.astype(self._dtype)
         return matrix.shape[0], *map(self._engine.from_host, arrays)
 
     @staticmethod
-    def _product(entries: tuple[Any, ...], x: LocalArray, out: Any, add: bool) -> Any:
+    def _product(
+        entries: tuple[int, LocalArray, LocalArray, LocalArray], x: LocalArray, out: LocalArray, add: bool
+    ) -> LocalArray:
         import jax
 
         count, rows, columns, values = entries

@@ -7,14 +7,14 @@ and the function :func:`multiply` for its engine.
 
 from __future__ import annotations
 
-from typing import Any
-
 from collops.backend import LocalArray, engine_of, kernel_table
 
 forms_for = kernel_table(__name__, "generic", cupy="device")
 
 
-def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+def multiply(
+    a: LocalArray, b: LocalArray, out: LocalArray | None, *, adjoint: bool = False, accumulate: bool = False
+) -> LocalArray:
     """Return ``a @ b``, or the product with the conjugate transpose of `a`; in `out` unless that is ``None``.
 
     A conjugate transpose is not copied. Matrices are C-contiguous, of one engine and one dtype, and may be empty. With

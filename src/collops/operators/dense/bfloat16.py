@@ -7,7 +7,7 @@ stored as their bits, in ``uint16``, and converted during the product: in the ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _BLOCK = 1 << 17  # elements converted to float32 at once: they stay in a cache
 _CONVERTED = 1 << 24  # elements rounded at once, with temporary arrays of four times their size
 
 
-def bits_of(matrix: LocalArray) -> Any:
+def bits_of(matrix: LocalArray) -> LocalArray:
     """Return a real 2-D mutable array rounded to bfloat16, as bits."""
     xp = engine_of(matrix).xp
     bits = xp.empty(matrix.shape, np.uint16)
@@ -32,7 +32,7 @@ def bits_of(matrix: LocalArray) -> Any:
     return bits
 
 
-def _rounded(matrix: LocalArray, xp: Any) -> Any:
+def _rounded(matrix: LocalArray, xp: ModuleType) -> LocalArray:
     """Return the bits of the values rounded to the nearest bfloat16, ties to even."""
     single = xp.ascontiguousarray(matrix, _SINGLE)
     bits = single.view(np.uint32)
@@ -47,7 +47,7 @@ class HostMatrix(DenseMatrix):
     def __init__(self, bits: np.ndarray) -> None:
         super().__init__(bits)
         self.dtype = _SINGLE
-        self._traced: Any = None  # a copy for vectors of JAX
+        self._traced: LocalArray = None  # a copy for vectors of JAX
         self._height = max(1, _BLOCK // max(1, self.shape[1]))
         self._single = np.empty((min(self._height, self.shape[0]), self.shape[1]), _SINGLE)
 
@@ -59,7 +59,7 @@ class HostMatrix(DenseMatrix):
             np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
             yield rows, block
 
-    def _product(self, matrix: np.ndarray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrix: np.ndarray, x: LocalArray, out: LocalArray | None) -> LocalArray:
         engine = engine_of(x)
         if engine.traced:
             if self._traced is None:
@@ -76,7 +76,7 @@ class HostMatrix(DenseMatrix):
                 target += x[rows] @ block
         return store(target, out)
 
-    def _products(self, X: np.ndarray, matrix: np.ndarray, out: Any) -> Any:
+    def _products(self, X: np.ndarray, matrix: np.ndarray, out: LocalArray) -> LocalArray:
         X = _single(X)
         if matrix is self._transposed:
             for rows, block in self._widened():
@@ -95,13 +95,13 @@ class TracedMatrix(DenseMatrix):
         super().__init__(matrix)
         self.dtype = _SINGLE
 
-    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: LocalArray | None) -> LocalArray:
         return store(_traced_product(matrix, x), out)
 
 
-def _traced_product(matrix: LocalArray, x: LocalArray) -> Any:
+def _traced_product(matrix: LocalArray, x: LocalArray) -> LocalArray:
     return engine_of(x).matmul(matrix.astype(_SINGLE), _single(x))
 
 
-def _single(x: LocalArray) -> Any:
+def _single(x: LocalArray) -> LocalArray:
     return x.astype(np.complex64 if x.dtype.kind == "c" else _SINGLE, copy=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ _ALL = slice(None)
 class _CublasColumns(DenseMatrix):
     """A dense matrix on a CUDA device, in single or double precision; one call multiplies a batch of columns."""
 
-    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: LocalArray) -> LocalArray:
         if X.dtype.kind == "c" and not self._complex:
             check_holds(out.dtype, X.dtype)
             for part, result in ((X.real, out.real), (X.imag, out.imag)):
@@ -75,7 +76,7 @@ class CublasMatrix(_CublasColumns):
         # The leading matrix is in column-major order; the other operand is the transpose.
         self._leading = self._transposed if self.matrix.flags.c_contiguous else self.matrix
 
-    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: LocalArray | None) -> LocalArray:
         if x.dtype.kind == "c" and not self._complex:
             return super()._product(matrix, x, out)
         x = contiguous(x, self.dtype)
@@ -105,15 +106,15 @@ class CublasBatch:
         self._device = int(matrices.device.id)
         self._zero_address, self._one_address, _ = _constants(self.dtype.char)
 
-    def forward(self, x: LocalArray, out: Any, rows: slice = _ALL) -> Any:
+    def forward(self, x: LocalArray, out: LocalArray, rows: slice = _ALL) -> LocalArray:
         """Fill `out`, (batch, rows, n), or only `rows` of it, with products with `x`, (batch, columns, n)."""
         return self._product(_NORMAL, x, out, rows)
 
-    def adjoint(self, y: LocalArray, out: Any, rows: slice = _ALL) -> Any:
+    def adjoint(self, y: LocalArray, out: LocalArray, rows: slice = _ALL) -> LocalArray:
         """Fill `out`, (batch, columns, n), or only `rows` of it, with products of conjugate transposes with `y`."""
         return self._product(_ADJOINT, y, out, rows)
 
-    def _product(self, operation: int, x: LocalArray, out: Any, rows: slice) -> Any:
+    def _product(self, operation: int, x: LocalArray, out: LocalArray, rows: slice) -> LocalArray:
         if out.size == 0:
             return out
         if x.size == 0:
@@ -205,7 +206,7 @@ def _handle(device: int) -> ctypes.c_void_p:
 
 
 @cache
-def _routine(name: str, char: str) -> Any:
+def _routine(name: str, char: str) -> Callable[..., int]:
     function = getattr(_library(), f"cublas{_LETTERS[char]}{name}")
     function.argtypes = _ARGUMENTS[name]
     return function

@@ -46,13 +46,13 @@ class KernelMatrix(DenseMatrix):
         self._partial = self._engine.xp.empty(self._splits * columns, self.dtype)
         self._finished = self._engine.xp.zeros(strips, np.uint32)
 
-    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: LocalArray) -> LocalArray:
         of_each = self.matrix if matrix is self._transposed else self._transposed
         for x, result in zip(X, out, strict=True):
             store(self._product(of_each, x, result if result.flags.c_contiguous else None), result)
         return out
 
-    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: LocalArray) -> LocalArray:
         if x.dtype.kind == "c":
             parts = [self._product(matrix, part, None) for part in (x.real, x.imag)]
             return store(parts[0] + 1j * parts[1], out)
@@ -109,7 +109,9 @@ def batched(matrices: LocalArray, keep_adjoint: bool, at_once: bool) -> Any:
     return BatchedMatrix(matrices, keep_adjoint, at_once)
 
 
-def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+def multiply(
+    a: LocalArray, b: LocalArray, out: LocalArray | None, *, adjoint: bool = False, accumulate: bool = False
+) -> LocalArray:
     """Return a product of two matrices, by cuBLAS if it supports them."""
     by_blas = out is not None and out.size and b.shape[0] and out.dtype.char in _BY_BLAS
     if not by_blas or not engine_of(out).cuda:

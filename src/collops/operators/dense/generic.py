@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,9 @@ def bfloat16_matrix(matrix: LocalArray) -> DenseMatrix:
     return HostMatrix(bits_of(matrix)) if engine_of(matrix).mutable else TracedMatrix(matrix.astype("bfloat16"))
 
 
-def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, accumulate: bool = False) -> Any:
+def multiply(
+    a: LocalArray, b: LocalArray, out: LocalArray | None, *, adjoint: bool = False, accumulate: bool = False
+) -> LocalArray:
     """Return a product of two matrices of any engine, on hosts by BLAS if it supports them."""
     if type(out) is np.ndarray and out.dtype.char in _GEMM and out.size and b.shape[0]:
         # BLAS uses column-major order: it computes the transposed product of the transposed matrices.
@@ -40,7 +42,7 @@ def multiply(a: LocalArray, b: LocalArray, out: Any, *, adjoint: bool = False, a
 
 
 @cache
-def _gemm(char: str) -> Any:
+def _gemm(char: str) -> Callable[..., np.ndarray]:
     from scipy.linalg import blas
 
     return getattr(blas, _GEMM[char])

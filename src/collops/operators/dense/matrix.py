@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from collops.backend import LocalArray, engine_of
@@ -31,11 +29,11 @@ class DenseMatrix:
         self._buffers = Buffers()
         self._coefficients = Coefficients(matrix)
 
-    def forward_local(self, x: LocalArray, out: Any) -> Any:
+    def forward_local(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the matrix times `x`."""
         return self._product(self.matrix, x, out)
 
-    def adjoint_local(self, y: LocalArray, out: Any) -> Any:
+    def adjoint_local(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the conjugate transpose times `y`."""
         if not self._complex:
             return self._product(self._transposed, y, out)
@@ -45,24 +43,24 @@ class DenseMatrix:
         engine = engine_of(result)
         return engine.xp.conjugate(result, out=result) if engine.mutable else result.conj()
 
-    def forward_columns(self, X: LocalArray, out: Any) -> Any:
+    def forward_columns(self, X: LocalArray, out: LocalArray) -> LocalArray:
         """Fill `out` with the matrix times each row of `X`, and return it."""
         return self._products(X, self._transposed, out)
 
-    def adjoint_columns(self, Y: LocalArray, out: Any) -> Any:
+    def adjoint_columns(self, Y: LocalArray, out: LocalArray) -> LocalArray:
         """Fill `out` with the conjugate transpose times each row of `Y`, and return it."""
         if not self._complex:
             return self._products(Y, self.matrix, out)
         result = self._products(self._conjugate_of(Y), self.matrix, out)
         return self._engine.xp.conjugate(result, out=result)
 
-    def _products(self, X: LocalArray, matrix: LocalArray, out: Any) -> Any:
+    def _products(self, X: LocalArray, matrix: LocalArray, out: LocalArray) -> LocalArray:
         if X.dtype == self.dtype == out.dtype:
             self._engine.xp.matmul(X, matrix, out=out)
             return out
         return store(X @ matrix, out)
 
-    def _product(self, matrix: LocalArray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrix: LocalArray, x: LocalArray, out: LocalArray | None) -> LocalArray:
         engine = engine_of(x)
         if engine is not self._engine:
             coefficients = self._coefficients.on_engine(engine)
@@ -72,7 +70,7 @@ class DenseMatrix:
             return engine.xp.dot(matrix, x, out=out)
         return store(engine.matmul(matrix, x), out)
 
-    def _conjugate_of(self, y: LocalArray) -> Any:
+    def _conjugate_of(self, y: LocalArray) -> LocalArray:
         if not self._engine.mutable or type(y) is not type(self.matrix) or y.dtype != self.dtype:
             return y.conj()
         conjugated = self._buffers.local("conjugate", y.shape, self.dtype, self._engine)
@@ -103,11 +101,11 @@ class BatchedMatrix:
         self._buffers = Buffers()
         self.capturable = not self._engine.streams  # CuPy raises when its calls of cuBLAS are captured
 
-    def forward(self, x: LocalArray, out: Any) -> Any:
+    def forward(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the products with `x`, (batch, columns, n), as (batch, rows, n); in `out` if that is given."""
         return self._product(self._matrices, x, out)
 
-    def adjoint(self, y: LocalArray, out: Any) -> Any:
+    def adjoint(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the products of the conjugate transposes with `y`, as (batch, columns, n)."""
         if not self._conjugates:
             return self._product(self._adjoints, y, out)
@@ -117,7 +115,7 @@ class BatchedMatrix:
         conjugate = self._engine.xp.conjugate
         return conjugate(self._product(self._adjoints, conjugate(y, out=memory), out), out=out)
 
-    def _product(self, matrices: LocalArray, x: LocalArray, out: Any) -> Any:
+    def _product(self, matrices: LocalArray, x: LocalArray, out: LocalArray | None) -> LocalArray:
         if out is None:
             return self._engine.matmul(matrices, x)
         result = out

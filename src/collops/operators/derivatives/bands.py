@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class Face(NamedTuple):
     begin: int
     end: int
 
-    def view(self, landing: LocalArray) -> Any:
+    def view(self, landing: LocalArray) -> LocalArray:
         """Return the planes as a view of the receive buffer."""
         return landing[self.begin : self.end].reshape(self.shape)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout, StackedLayout
+from collops.array.fused import LocalPairs
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
 from collops.errors import InputError
@@ -48,7 +48,9 @@ class _Summed(_Banded):
     def __init__(self, layout: Layout, bands: Sequence[tuple[int, Band]], comm: Communicator, dtype: DTypeLike) -> None:
         super().__init__(layout, layout, bands, comm, dtype)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None, add: bool = False) -> Any:
+    def _apply(
+        self, x: Array, out: Array, adjoint: bool, squares: LocalPairs | None = None, add: bool = False
+    ) -> Array:
         source, target, engine = x.local_array, out.local_array, out.engine
         if source.dtype != target.dtype or not (engine.mutable and source.flags.c_contiguous):
             source = contiguous(source, target.dtype)
@@ -234,7 +236,7 @@ class Gradient(_Banded):
         ]
         super().__init__(layout, StackedLayout([layout] * layout.ndim), bands, comm, dtype)
 
-    def _apply(self, x: Array, out: Array, adjoint: bool, squares: Any = None) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool, squares: LocalPairs | None = None) -> Array:
         sources = [contiguous(leaf.local_array, out.dtype) for leaf in x.leaves]
         targets = [contiguous(leaf.local_array, out.dtype) for leaf in out.leaves]  # kernels write one dtype
         results = self._stencils[adjoint](sources, targets, out.engine, squares=squares)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collops.array import Layout
+from collops.array.fused import LocalPairs
 from collops.array.layout import Block
 from collops.array.regions import Region, transfers
 from collops.backend import LocalArray, kernel_table
@@ -68,12 +69,12 @@ class Stencil:
 
     def __call__(
         self,
-        sources: Sequence[Any],
-        targets: Sequence[Any],
+        sources: Sequence[LocalArray],
+        targets: Sequence[LocalArray],
         engine: Engine,
         add: bool = False,
-        squares: list[tuple[Any, Any]] | None = None,
-    ) -> Any:
+        squares: LocalPairs | None = None,
+    ) -> Sequence[LocalArray]:
         """Return the products of `sources`, local arrays of one dtype, as a sequence like `targets`. Collective.
 
         On a mutable engine, the products are written into `targets` or, with `add`, added to the only target, and pairs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class Chirp:
         for kernel in self._kernels:
             kernel.max_dynamic_shared_size_bytes = self._shared
 
-    def __call__(self, source: LocalArray, target: LocalArray, axis: int, back: bool) -> Any:
+    def __call__(self, source: LocalArray, target: LocalArray, axis: int, back: bool) -> LocalArray:
         """Transform a local array along an axis; `back` computes the adjoint.
 
         `target` is in C order. Along the first axis, only the elements of each sample need to be contiguous, so that

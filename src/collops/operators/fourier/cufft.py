@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import cupy
 from cupy.cuda import cufft
@@ -30,11 +29,11 @@ class Transforms:
     multiplies, chirps = False, True
 
     def __init__(self, engine: Engine, threads: int) -> None:
-        self._plans: dict[Any, Any] = {}
+        self._plans: dict[tuple[object, ...], cufft.PlanNd] = {}
 
     def fft(
         self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], norm: str, inverse: bool, samples: int
-    ) -> Any:
+    ) -> LocalArray:
         """Transform a complex array along neighbouring axes."""
         if source.size == 0:
             return target
@@ -59,13 +58,13 @@ class Transforms:
                 target *= scale
         return target
 
-    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> Any:
+    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> LocalArray:
         """Transform a real array; `target` gets the non-negative frequencies."""
         self._transform(cupy.ascontiguousarray(source), target, (axis,), _REAL[source.dtype.char], cufft.CUFFT_FORWARD)
         _scale(target, source.shape[axis], norm)
         return target
 
-    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> Any:
+    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> LocalArray:
         """Transform non-negative frequencies back to a real array; `source` is overwritten."""
         # The imaginary parts of zero and Nyquist must not matter, but cuFFT does not guarantee to ignore them.
         alone = slice(0, None, samples // 2) if samples % 2 == 0 else slice(0, 1)
@@ -100,7 +99,9 @@ class Transforms:
             self._plan(kind, inputs, outputs, 1, before * after).fft(turned, result, direction)
             target.transpose(order)[...] = result
 
-    def _plan(self, kind: int, inputs: tuple[int, ...], outputs: tuple[int, ...], stride: int, batch: int) -> Any:
+    def _plan(
+        self, kind: int, inputs: tuple[int, ...], outputs: tuple[int, ...], stride: int, batch: int
+    ) -> cufft.PlanNd:
         """Return the plan of `batch` transforms, whose elements are `stride` apart, on the current device.
 
         With a stride of 1, the transforms are consecutive; otherwise, their first elements are.

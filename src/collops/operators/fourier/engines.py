@@ -11,6 +11,8 @@ that one of them scales for all.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +50,7 @@ class Transforms:
         if engine.mutable:
             from scipy import fft
 
-            self._module: Any = fft
+            self._module: ModuleType = fft
         else:
             self._module = engine.xp.fft
         self._mutable = self.multiplies = engine.mutable
@@ -56,7 +58,7 @@ class Transforms:
 
     def fft(
         self, source: LocalArray, target: LocalArray, axes: tuple[int, ...], norm: str, inverse: bool, samples: int
-    ) -> Any:
+    ) -> LocalArray:
         """Transform a complex array, scaled by the lengths of its axes at no extra cost."""
         transform, names = (self._module.ifftn, _INVERSE) if inverse else (self._module.fftn, _FORWARD)
         if not self._mutable:
@@ -65,15 +67,17 @@ class Transforms:
             target[...] = source
         return self._run(transform, target, target, axes=axes, norm=names[norm], overwrite_x=True)
 
-    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> Any:
+    def rfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str) -> LocalArray:
         """Return the non-negative frequencies of a real array."""
         return self._run(self._module.rfft, source, target, axis=axis, norm=_FORWARD[norm])
 
-    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> Any:
+    def irfft(self, source: LocalArray, target: LocalArray, axis: int, norm: str, samples: int) -> LocalArray:
         """Return a real array from its non-negative frequencies; missing ones count as zero."""
         return self._run(self._module.irfft, source, target, n=samples, axis=axis, norm=_INVERSE[norm])
 
-    def _run(self, transform: Any, source: LocalArray, target: LocalArray, **options: Any) -> Any:
+    def _run(
+        self, transform: Callable[..., LocalArray], source: LocalArray, target: LocalArray, **options: object
+    ) -> LocalArray:
         if not self._mutable:
             return transform(source, **options)
         if self._threads > 1 and source.size >= _MIN_FOR_THREADS:
@@ -102,12 +106,12 @@ class Workspace:
         self.multiplies, self.chirps = self.transforms.multiplies, self.transforms.chirps
         self.size = size
         self._buffers = Buffers()
-        self._views: dict[tuple[str, tuple[int, ...], bool], Any] = {}
+        self._views: dict[tuple[str, tuple[int, ...], bool], LocalArray] = {}
         self.addresses: Any = None
         self.barrier: Any = None
         self._rank = 0
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Workspace:
+    def __deepcopy__(self, memo: dict[int, object]) -> Workspace:
         """Return this workspace: copies of an operator share it, since no call reads data of an earlier call."""
         return self
 
@@ -118,7 +122,7 @@ class Workspace:
             self.addresses = mapped_memory(comm, "pieces of Fourier transforms", self.size * self.complex.itemsize)
             self._rank, self.barrier = comm.rank, transport.short.barrier
 
-    def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> Any:
+    def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> LocalArray:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
         key = (slot, shape, real)
         view = self._views.get(key)
@@ -127,14 +131,14 @@ class Workspace:
             view = self._views[key] = memory.view(self._dtype(real))[: math.prod(shape)].reshape(shape)
         return view
 
-    def _memory(self, slot: str) -> Any:
+    def _memory(self, slot: str) -> LocalArray:
         if self.addresses is None or slot != PIECES:
             return self._buffers.local(slot, (self.size,), self.complex, self.engine)
         cuda, nbytes = self.engine.xp.cuda, self.size * self.complex.itemsize
         memory = cuda.UnownedMemory(self.addresses[self._rank], nbytes, None)
         return self.engine.xp.ndarray((self.size,), self.complex, cuda.MemoryPointer(memory, 0))
 
-    def converted(self, array: LocalArray, real: bool) -> Any:
+    def converted(self, array: LocalArray, real: bool) -> LocalArray:
         """Return an array converted to the type of the computation, or itself."""
         if real and array.dtype.kind == "c":
             array = array.real
@@ -143,7 +147,7 @@ class Workspace:
         memory = self.take("input", array.shape, real)
         return array.astype(self._dtype(real)) if memory is None else store(array, memory)
 
-    def result(self, out: Any, shape: tuple[int, ...], real: bool) -> Any:
+    def result(self, out: LocalArray | None, shape: tuple[int, ...], real: bool) -> LocalArray | None:
         """Return memory for a result in the type of the computation: `out`, or a scratch array if its type differs."""
         return out if out is None or out.dtype == self._dtype(real) else self.take("output", shape, real)
 

@@ -16,6 +16,7 @@ from collops.operators.fourier.operator import Fourier, RangeLayout
 from collops.operators.fourier.transform import AxisTransform
 
 if TYPE_CHECKING:
+    from collops.backend import LocalArray
     from collops.comm import Communicator
 
 _NORMS = ("ortho", "none", "1/n")
@@ -103,13 +104,13 @@ class FFTND(Fourier):
     def __init__(
         self,
         dims: Dims,
-        axes: Any = (-3, -2, -1),
-        nffts: Any = None,
-        sampling: Any = 1.0,
+        axes: Sequence[int] | int = (-3, -2, -1),
+        nffts: Sequence[int | None] | int | None = None,
+        sampling: Sequence[float] | float = 1.0,
         norm: str = "ortho",
         real: bool = False,
-        ifftshift_before: Any = False,
-        fftshift_after: Any = False,
+        ifftshift_before: Sequence[bool] | bool = False,
+        fftshift_after: Sequence[bool] | bool = False,
         *,
         dtype: DTypeLike = "complex128",
         comm: Communicator | None = None,
@@ -255,13 +256,13 @@ class FFT2D(FFTND):
     def __init__(
         self,
         dims: Dims,
-        axes: Any = (-2, -1),
-        nffts: Any = None,
-        sampling: Any = 1.0,
+        axes: Sequence[int] | int = (-2, -1),
+        nffts: Sequence[int | None] | int | None = None,
+        sampling: Sequence[float] | float = 1.0,
         norm: str = "ortho",
         real: bool = False,
-        ifftshift_before: Any = False,
-        fftshift_after: Any = False,
+        ifftshift_before: Sequence[bool] | bool = False,
+        fftshift_after: Sequence[bool] | bool = False,
         *,
         dtype: DTypeLike = "complex128",
         comm: Communicator | None = None,
@@ -275,7 +276,7 @@ class FFT2D(FFTND):
         self.f1, self.f2 = self.fs
 
 
-def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
+def _one_each(name: str, value: Any, count: int) -> LocalArray:
     if value is None or np.ndim(value) == 0:
         return [value] * count
     values = list(value)
@@ -284,7 +285,7 @@ def _one_each(name: str, value: Any, count: int) -> Sequence[Any]:
     return values
 
 
-def _step(value: Any) -> float:
+def _step(value: float) -> float:
     step = float(value)
     if step == 0 or not np.isfinite(step):
         raise InputError(f"a sampling must be a finite nonzero number, not {value!r}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from collops._nvrtc import cuda_kernel
-from collops.backend import LocalArray, engine
+from collops.backend import CudaKernel, LocalArray, engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
 _SECTOR = 32  # bytes of one memory transaction
@@ -22,11 +22,11 @@ _MAX_BLOCKS = 65535  # of a grid's second axis
 class Lines(NamedTuple):
     """The kernels of one length and precision, in both directions, with their launch parameters."""
 
-    kernels: tuple[Any, Any]
+    kernels: tuple[CudaKernel, CudaKernel]
     columns: int
     threads: int
     shared: int
-    roots: Any
+    roots: LocalArray
     real: type
 
     def __call__(self, source: LocalArray, target: LocalArray, axis: int, scale: float, inverse: bool) -> None:

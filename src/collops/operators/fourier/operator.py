@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
+from collops.backend import LocalArray
 from collops.comm.cores import available_cores
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fourier"]
 
+_Apply: TypeAlias = Callable[[LocalArray, LocalArray, Workspace], LocalArray]
 RangeLayout: TypeAlias = Layout | Literal["domain"] | None
 
 
@@ -105,10 +107,11 @@ class Fourier(LinearOperator):
             """Return the plans of forward and adjoint, in pieces unless `itemsize` is None. Collective at first use."""
             joined, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
             # The adjoint in forward order begins with a transform, which overlaps with the subsequent move.
-            turned = itemsize is not None and final is domain and all(step.commuted is not None for step in joined)
+            commuted = [step.commuted for step in joined if step.commuted is not None]
+            turned = itemsize is not None and final is domain and len(commuted) == len(joined)
             forward = _program([step.forward for step in joined], joined, arrays)
             if turned:
-                return [forward, _program([step.commuted for step in joined], joined, arrays)]
+                return [forward, _program(commuted, joined, arrays)]
             return [forward, _program([step.adjoint for step in joined[::-1]], joined[::-1], arrays[::-1])]
 
         self._programs = programs
@@ -117,21 +120,21 @@ class Fourier(LinearOperator):
         self._threads = _threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
-    def _forward(self, x: Array, out: Array | None) -> Any:
+    def _forward(self, x: Array, out: Array | None) -> Array:
         if out is None:
             out = self._new(self.range, x)
         elif out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the data of a Fourier transform need a complex out, not {out.dtype}")
         return filled(out, self._run(False, x.local_array, not self.clinear, out))
 
-    def _adjoint(self, y: Array, out: Array | None) -> Any:
+    def _adjoint(self, y: Array, out: Array | None) -> Array:
         if out is None:
             out = self._new(self.domain, y, real=not self.clinear)
         elif self.clinear and out.dtype.kind != "c":
             raise UnsupportedTypeError(f"the model of this transform needs a complex out, not {out.dtype}")
         return filled(out, self._run(True, y.local_array, False, out))
 
-    def _run(self, back: bool, source: Any, real: bool, out: Any) -> Any:
+    def _run(self, back: bool, source: LocalArray, real: bool, out: Array) -> LocalArray:
         """Return the result of the steps from a local array, in the local array of `out` if the engine is mutable."""
         workspace = self._workspace(out)
         program = self._programs(None if workspace.addresses is None else workspace.complex.itemsize)[back]
@@ -142,7 +145,7 @@ class Fourier(LinearOperator):
             local = apply(local, target, workspace)
         return local
 
-    def _workspace(self, out: Any) -> Workspace:
+    def _workspace(self, out: Array) -> Workspace:
         """Return the scratch memory and the transforms of the result's engine and precision."""
         engine, dtype = out.engine, out.local_array.dtype
         workspace = self._workspaces.get((engine, dtype))
@@ -172,19 +175,19 @@ class _Step(NamedTuple):
     a function `commuted`, applying these functions in forward order also computes the adjoint.
     """
 
-    forward: Any
-    adjoint: Any
+    forward: _Apply
+    adjoint: _Apply
     in_place: bool = False
     elements: int = 0
     layouts: tuple[Layout, Layout] | None = None
     joint: JointTransform | None = None
-    commuted: Any = None
+    commuted: _Apply | None = None
 
 
 def _move(forward: Move, back: Move) -> _Step:
     """Return a change of layout. Collective: one all-to-all-v at most."""
 
-    def apply(source: Any, target: Any, workspace: Workspace) -> Any:
+    def apply(source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         return forward(source, target)
 
     return _Step(apply, lambda source, target, _: back(source, target), commuted=apply)
@@ -231,12 +234,12 @@ def _cut(transform: AxisTransform, part: AxisTransform, shape: tuple[int, ...], 
     `shape` is the shape of all frequencies.
     """
 
-    def forward(source: Any, target: Any, workspace: Workspace) -> Any:
+    def forward(source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         if workspace.engine.traced:  # the derivative of the move gathers cotangents
             return move(transform.forward(source, None, workspace), None)
         return part.forward(source, target, workspace)
 
-    def adjoint(source: Any, target: Any, workspace: Workspace) -> Any:
+    def adjoint(source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         return transform.adjoint(back(source, workspace.take("whole", shape)), target, workspace)
 
     return _Step(forward, adjoint, elements=transform.elements(shape))
@@ -249,7 +252,7 @@ _TO_COMPLEX = _Step(
 
 
 class _Instruction(NamedTuple):
-    apply: Any
+    apply: _Apply
     slot: str | None  # slot of the target; None for the array of the result
     shape: tuple[int, ...]
     real: bool
@@ -259,7 +262,7 @@ def _joints(steps: Sequence[_Step]) -> list[JointTransform]:
     return [step.joint for step in steps if step.joint is not None]
 
 
-def _program(applies: Sequence[Any], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
+def _program(applies: Sequence[_Apply], steps: Sequence[_Step], between: Sequence[_Between]) -> list[_Instruction]:
     """Choose the target of each step: in place if possible, else one of two alternating arrays."""
     slots: list[str | None] = [None]
     for step in reversed(steps[1:]):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collops.array.redistribute import region_copy
 from collops.backend import LocalArray
@@ -55,24 +55,30 @@ class Pipeline(NamedTuple):
     shapes: list[tuple[int, ...]]
     transforms: Sequence[JointTransform]
 
-    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return `target`, filled with the transform of `source`. Collective."""
         applies = [transform.forward for transform in self.transforms]
         return self._run(self.before, self.after, applies, source, target, workspace)
 
-    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return `target`, filled with the adjoint of `source`. Collective."""
         applies = [transform.adjoint for transform in self.transforms[::-1]]
         return self._run(self.after, self.before, applies, source, target, workspace)
 
-    def commuted(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def commuted(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the adjoint between the layouts of forward. Collective."""
         applies = [transform.adjoint for transform in self.transforms]
         return self._run(self.before, self.after, applies, source, target, workspace)
 
     def _run(
-        self, first: _Side, last: _Side, applies: Any, source: LocalArray, target: LocalArray, workspace: Workspace
-    ) -> Any:
+        self,
+        first: _Side,
+        last: _Side,
+        applies: Sequence[Callable[[LocalArray, LocalArray, Workspace], LocalArray]],
+        source: LocalArray,
+        target: LocalArray,
+        workspace: Workspace,
+    ) -> LocalArray:
         starts = [*accumulate(map(math.prod, self.shapes), initial=0)]
         memory = workspace.take(PIECES, (starts[-1],))
         ranges = zip(pairwise(starts), self.shapes, strict=True)

@@ -6,9 +6,9 @@ GPUs write one piece to each other's memory while they compute the next piece.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from collops.operators.fourier.engines import PIECES, Workspace
 from collops.operators.fourier.pipeline import should_pipeline
 
 if TYPE_CHECKING:
+    from collops.array.regions import Region
     from collops.backend import Engine
     from collops.comm import Communicator
     from collops.exchange.peer_copy import PeerCopy
@@ -51,7 +52,9 @@ class SpreadProduct(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     workspace: Workspace
 
-    def apply(self, compute: Callable[[Any, Any, slice], Any], source: LocalArray, target: LocalArray) -> Any:
+    def apply(
+        self, compute: Callable[[LocalArray, LocalArray, slice], LocalArray], source: LocalArray, target: LocalArray
+    ) -> LocalArray:
         """Return `target`, filled with the result for `source`. Collective.
 
         ``compute(spectra, products, rows)`` fills some rows of this rank's products.
@@ -110,7 +113,7 @@ def find_product(
     if workspace.addresses is None:
         return None
 
-    def copy(layout: Layout, regions: list[Any], begin: int) -> PeerCopy:
+    def copy(layout: Layout, regions: Sequence[Region], begin: int) -> PeerCopy:
         needed = [[region] for region in regions].__getitem__
         return region_copy(comm, layout, needed, [begin] * comm.size, dtype.itemsize, writes=True)
 

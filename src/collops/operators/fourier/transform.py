@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -63,9 +63,9 @@ class AxisTransform:
         self._after = _Placement(axis, self.count, self.count, self.count - self.count // 2 if shift_after else 0)
         self.extents = {axis: self.count}
         self.in_place = not real and self._before.identity and self._after.identity
-        self._weights: dict[Any, Any] = {}
+        self._weights: dict[tuple[bool, int, np.dtype, Engine], LocalArray] = {}
         self._matrices: dict[np.dtype, np.ndarray] = {}
-        self._chirps: dict[Any, Chirp] = {}
+        self._chirps: dict[np.dtype, Chirp] = {}
 
     def part(self, first: int, kept: int) -> AxisTransform | None:
         """Return this transform restricted to some of its frequencies; ``None`` if that saves nothing."""
@@ -86,7 +86,7 @@ class AxisTransform:
         lines = math.prod(shape[: self.axis]) * math.prod(shape[self.axis + 1 :])
         return lines * self._bins  # at least as many bytes as the padded real model
 
-    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the transform of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied(source, target, workspace)
@@ -109,7 +109,7 @@ class AxisTransform:
             work = transforms.fft(source, work, (self.axis,), self.norm, False, self._length)
         return work if self._after.identity else self._after.apply(work, target, engine)
 
-    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied_by_adjoint(source, target, workspace)
@@ -141,11 +141,11 @@ class AxisTransform:
             result = transforms.fft(source, result, (self.axis,), self.norm, True, self._length)
         return result if self._before.identity else self._before.apply_adjoint(result, target, engine)
 
-    def _chosen(self, work: LocalArray) -> Any:
+    def _chosen(self, work: LocalArray) -> LocalArray:
         """Return the selected frequencies."""
         return work if work is None or self.count == self._bins else work[self._retained]
 
-    def _weighted(self, back: bool, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def _weighted(self, back: bool, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the first frequencies times their factors: frequencies between zero and Nyquist represent two."""
         engine = workspace.engine
         key = (back, source.ndim, workspace.complex, engine)
@@ -197,7 +197,7 @@ class AxisTransform:
             and target.flags.c_contiguous
         )
 
-    def _multiplied(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def _multiplied(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         lines = source.reshape(self.extent, -1)
         parts = workspace.take("parts", (2 * self.count, lines.shape[1]), True)
         np.matmul(self._matrix(workspace), lines, out=parts)
@@ -205,7 +205,7 @@ class AxisTransform:
         data.real, data.imag = parts[: self.count], parts[self.count :]
         return target
 
-    def _multiplied_by_adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def _multiplied_by_adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         data = source.reshape(self.count, -1)
         parts = workspace.take("parts", (2 * self.count, data.shape[1]), True)
         parts[: self.count], parts[self.count :] = data.real, data.imag
@@ -243,11 +243,11 @@ class JointTransform:
         """Return the number of scratch elements: none."""
         return 0
 
-    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def forward(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the transform of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, False, self.samples)
 
-    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Any:
+    def adjoint(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> LocalArray:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
         return workspace.transforms.fft(source, target, self.axes, self._norm, True, self.samples)
 
@@ -310,17 +310,17 @@ class _Placement:
         cut = [(from_, None) for _, from_ in _rotated(before, shift, common, before)]
         self._adjoint_pairs: list[_Pair] = [*((from_, to) for to, from_ in pairs), *cut]
 
-    def apply(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
+    def apply(self, source: LocalArray, target: LocalArray, engine: Engine) -> LocalArray:
         """Return an array whose axis has the extent `after`, in `target` unless that is ``None``."""
         return self._assembled(self._forward_pairs, self._extents[1], source, target, engine)
 
-    def apply_adjoint(self, source: LocalArray, target: LocalArray, engine: Engine) -> Any:
+    def apply_adjoint(self, source: LocalArray, target: LocalArray, engine: Engine) -> LocalArray:
         """Return an array whose axis has the extent `before`, by the adjoint: truncated elements are zero."""
         return self._assembled(self._adjoint_pairs, self._extents[0], source, target, engine)
 
     def _assembled(
         self, pairs: list[_Pair], extent: int, source: LocalArray, target: LocalArray, engine: Engine
-    ) -> Any:
+    ) -> LocalArray:
         if self.identity:
             return source if target is None else engine.put(target, ..., source)
         leading = (slice(None),) * self._axis

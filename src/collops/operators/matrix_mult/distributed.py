@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from math import prod
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from collops.array import Array, DistributedArray, Layout
 from collops.array.dtypes import check_byte_order, real_of
 from collops.array.layout_arguments import as_extents, as_ranks, as_shape
-from collops.backend import engine_of
+from collops.backend import LocalArray, engine_of
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -105,7 +105,7 @@ class MatrixMult(LinearOperator):
 
     def __init__(
         self,
-        A: Any,
+        A: DistributedArray | LocalArray,
         M: SupportsIndex | Layout,
         kind: str | None = None,
         *,
@@ -168,7 +168,7 @@ class MatrixMult(LinearOperator):
         other._algorithms = {dtype: self._multiplier(dtype)}
         return other
 
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Any:
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         engine, local = x.engine, x.local_array
         direction, back = ("adjoint", "forward") if adjoint else ("forward", "adjoint")
         if engine is not self._engine:
@@ -189,7 +189,7 @@ class MatrixMult(LinearOperator):
             return filled(out, product(source, result))
         other = getattr(algorithm, back)
 
-        def transposed(cotangent: Any) -> Any:
+        def transposed(cotangent: LocalArray) -> LocalArray:
             return other(cotangent.conj(), None).conj()
 
         shape = out.local_array.shape
@@ -203,7 +203,7 @@ class MatrixMult(LinearOperator):
         return algorithm
 
 
-def _fastest(problem: Problem, ranks: int, grid: tuple[int, int] | None, M: Any) -> Choice:
+def _fastest(problem: Problem, ranks: int, grid: tuple[int, int] | None, M: SupportsIndex | Layout) -> Choice:
     """Return the fastest kind and grid, among those that fit the model's layout if any does."""
     grids = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0] if grid is None else [grid]
     choices = [Choice(kind, candidate) for candidate in grids for kind in ("summa", "block")]
@@ -268,7 +268,7 @@ def _layout_of_data(matrix: Layout, model: Layout, grid: tuple[int, int], gather
     )
 
 
-def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicator) -> Layout:
+def _gathered_layout(A: LocalArray, grid: tuple[int, int], kind: str, comm: Communicator) -> Layout:
     """Return the layout of the matrix whose block on this rank is `A`. Collective."""
     with collective_errors(comm):
         engine_of(A)
@@ -291,7 +291,7 @@ def _gathered_layout(A: Any, grid: tuple[int, int], kind: str, comm: Communicato
     return Layout((sum(rows), sum(columns)), comm.size, grid, (0, None if kind == "block" else 1), [rows, columns])
 
 
-def _whole_rows(block: Any, widths: Sequence[int], row: Communicator) -> Any:
+def _whole_rows(block: LocalArray, widths: Sequence[int], row: Communicator) -> LocalArray:
     """Return this rank's complete rows of the matrix. Collective among the ranks that share them."""
     if len(block) == 0:
         return engine_of(block).xp.empty((0, sum(widths)), block.dtype)

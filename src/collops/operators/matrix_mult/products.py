@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -22,7 +21,7 @@ class Rows:
     sends one allreduce.
     """
 
-    def __init__(self, rows: Any, column: Communicator | None, data: Sequence[int] | None = None) -> None:
+    def __init__(self, rows: LocalArray, column: Communicator | None, data: Sequence[int] | None = None) -> None:
         self._rows = rows
         self._engine = engine_of(rows)
         self._multiply = forms_for(self._engine).multiply
@@ -38,7 +37,7 @@ class Rows:
         other._rows = self._rows.astype(dtype)
         return other
 
-    def forward(self, x: LocalArray, out: Any) -> Any:
+    def forward(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product, in `out` unless it is ``None``."""
         if self._data is None:
             return self._multiply(self._rows, x, out)
@@ -49,7 +48,7 @@ class Rows:
             return part if out is None else out
         return self._column.allgatherv(part, self._data, out=out)
 
-    def adjoint(self, y: LocalArray, out: Any) -> Any:
+    def adjoint(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product of the conjugate transpose, in `out` unless it is ``None``."""
         if self._column is None:
             return self._multiply(self._rows, y, out, adjoint=True)

@@ -113,7 +113,7 @@ class Summa:
         other._local_columns = [part.astype(dtype) for part in self._local_columns]
         return other
 
-    def forward(self, x: LocalArray, out: Any) -> Any:
+    def forward(self, x: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product, in `out` if that is given."""
         total, added = out, False
         for number, (a, b) in self._arriving(lambda number: (self._matrix(number, x.dtype), self._model(number, x))):
@@ -125,7 +125,7 @@ class Summa:
             return total
         return store(self._engine.xp.zeros((self._rows, x.shape[1]), x.dtype), out)
 
-    def adjoint(self, y: LocalArray, out: Any) -> Any:
+    def adjoint(self, y: LocalArray, out: LocalArray | None) -> LocalArray:
         """Return the product of the conjugate transpose, in `out` if that is given."""
         result = out
         if result is None:
@@ -183,7 +183,7 @@ class Summa:
         if self._side is not None:
             self._multiplied[number % 2].record(self._engine.xp.cuda.get_current_stream())
 
-    def _matrix(self, number: int, dtype: DTypeLike) -> Any:
+    def _matrix(self, number: int, dtype: DTypeLike) -> LocalArray:
         """Return the columns of a round, gathered along this row of processes, conjugated and transposed."""
         plan, local = self._plan[number], self._local_columns[number]
         if self._row is None:
@@ -191,7 +191,7 @@ class Summa:
         memory = self._buffer("matrix", number, plan.width, self._rows, dtype)
         return self._gathered(self._row, local, plan.columns, memory)
 
-    def _model(self, number: int, x: LocalArray) -> Any:
+    def _model(self, number: int, x: LocalArray) -> LocalArray | None:
         """Return the rows of a round, gathered along this column of processes; ``None`` if all are local."""
         if self._column is None:
             return None
@@ -205,15 +205,15 @@ class Summa:
                 local = self._engine.put(local, some, x[source])
         return self._gathered(self._column, local, plan.model, memory)
 
-    def _gathered(self, comm: Communicator, local: LocalArray, counts: Sequence[int], memory: LocalArray) -> Any:
+    def _gathered(self, comm: Communicator, local: LocalArray, counts: Sequence[int], memory: LocalArray) -> LocalArray:
         return comm.allgatherv(local, counts, out=memory if self._engine.mutable else None) if memory.size else memory
 
-    def _factors(self, number: int, a: LocalArray, x: LocalArray) -> Iterable[tuple[Any, Any]]:
+    def _factors(self, number: int, a: LocalArray, x: LocalArray) -> Iterable[tuple[LocalArray, LocalArray]]:
         """Yield the factors of a round whose model is not sent: runs of its rows."""
         for some, source in self._plan[number].rows:
             yield (a[some] if self._transposed else a), x[source]
 
-    def _scattered(self, number: int, part: LocalArray, result: LocalArray) -> Any:
+    def _scattered(self, number: int, part: LocalArray, result: LocalArray) -> LocalArray:
         """Return `result` with this rank's rows of the sum of `part` over this column of processes."""
         assert self._column is not None
         plan, breadth = self._plan[number], part.shape[1]
@@ -234,7 +234,7 @@ class Summa:
             result = self._engine.put(result, target, local[some])
         return result
 
-    def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: DTypeLike) -> Any:
+    def _buffer(self, name: str, number: int, rows: int, breadth: int, dtype: DTypeLike) -> LocalArray:
         """Return one of two alternating buffers, large enough for the widest round."""
         most = len(self._plan[0].model) * self._widest if name == "padded" else self._widest
         memory = self._buffers.local((name, number % 2), (most * breadth,), dtype, self._engine)

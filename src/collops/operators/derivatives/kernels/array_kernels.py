@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from collops.array.fused import LocalPairs
 from collops.backend import LocalArray
 from collops.operators.derivatives.bands import REACH, Face, Problem, Several, Term
 
@@ -71,8 +72,13 @@ class ArrayKernel:
         self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
 
     def run(
-        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray, squares: Any = None
-    ) -> Sequence[Any]:
+        self,
+        part: str,
+        sources: Sequence[LocalArray],
+        targets: Sequence[LocalArray],
+        landing: LocalArray,
+        squares: LocalPairs | None = None,
+    ) -> Sequence[LocalArray]:
         """Compute one part of the rows: ``inner``, which need no face, the ``rest``, or the ``whole``.
 
         Pairs whose products add up to the square of all targets are appended to the list `squares`, if any.

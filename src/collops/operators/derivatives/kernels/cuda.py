@@ -9,12 +9,13 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from collops._nvrtc import cuda_module
-from collops.backend import LocalArray
+from collops.array.fused import LocalPairs
+from collops.backend import CudaKernel, LocalArray
 from collops.operators.derivatives.bands import MAX_SPECIAL, REACH, WIDTH, Problem, Several, Term
 from collops.operators.derivatives.kernels.array_kernels import ArrayKernel
 
@@ -38,14 +39,14 @@ _ALIGNMENT = 16
 _LARGE = 16 << 20  # bytes of an array: above this size, overlapping the exchange with the interior saves time
 
 
-def make_kernel(problem: Problem) -> Any:
+def make_kernel(problem: Problem) -> _CudaKernel | ArrayKernel:
     """Return the kernel: ``banded.cu``, or CuPy's ufuncs if its limits are exceeded."""
     by_cuda = math.prod(problem.shape) and fits(problem.shape, problem.terms, problem.dtype)
     return _CudaKernel(problem) if by_cuda else ArrayKernel(problem)
 
 
 @cache
-def _compiled(device: int, options: tuple[str, ...]) -> Any:
+def _compiled(device: int, options: tuple[str, ...]) -> CudaKernel:
     import cupy
 
     source = Path(__file__).with_name("banded.cu").read_text(encoding="utf-8")
@@ -76,12 +77,17 @@ class _CudaKernel:
             and all(term.before is None and term.after is None for term in unmarched)
         )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _CudaKernel:
+    def __deepcopy__(self, memo: dict[int, object]) -> _CudaKernel:
         return self
 
     def run(
-        self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray, squares: Any = None
-    ) -> Sequence[Any]:
+        self,
+        part: str,
+        sources: Sequence[LocalArray],
+        targets: Sequence[LocalArray],
+        landing: LocalArray,
+        squares: LocalPairs | None = None,
+    ) -> Sequence[LocalArray]:
         """Compute one part of the rows, reading 16 bytes at once if the addresses allow it.
 
         If the problem has `squares`, a new array with a sum for each block is appended to the list `squares`, as
@@ -100,7 +106,7 @@ class _CudaKernel:
             self._submit(kernel, *launch.grid, 1, *launch.block, 1, 0, self._stream().ptr, launch.parameters, 0)
         return targets
 
-    def _sums(self, part: str, blocks: dict[str, int], squares: list[tuple[Any, Any]]) -> int:
+    def _sums(self, part: str, blocks: dict[str, int], squares: LocalPairs) -> int:
         """Return the address of the sums of a launch's blocks in the array of `squares`, appended if missing."""
         if part != "rest":
             size = blocks[part] + (blocks["rest"] if part == "inner" else 0)
@@ -181,7 +187,7 @@ class Launches:
         # The addresses are the first four fields of a band; the bands are the first field of the struct.
         self._words = [launch.argument.view(np.uint64) for launch in self.parts.values() if launch]
         self._words_per_band = _problem_type(len(terms), self._real, self._squares)["bands"].base.itemsize // 8
-        self._seen: tuple[Any, ...] = ()
+        self._seen: tuple[int, ...] = ()
 
     def point_at(self, sources: Sequence[int], targets: Sequence[int], landing: int, itemsize: int) -> None:
         """Set the addresses of the arrays in all launches."""
@@ -257,7 +263,7 @@ class Launches:
         addresses = np.array([argument.ctypes.data], np.uint64)
         return Launch(grid, (across, down), argument, addresses, addresses.ctypes.data)
 
-    def _describe(self, band: Any, number: int) -> None:
+    def _describe(self, band: np.void, number: int) -> None:
         """Set the fields of a band that do not depend on addresses."""
         term = self._terms[number]
         local = term.band

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,7 +24,9 @@ class GenericKernel:
         self._xp = engine.xp
         self._factors = [_factors(term, len(self._shape), real_of(dtype)) for term in self._terms]
 
-    def run(self, part: str, sources: Sequence[Any], targets: Sequence[Any], landing: LocalArray) -> list[Any]:
+    def run(
+        self, part: str, sources: Sequence[LocalArray], targets: Sequence[LocalArray], landing: LocalArray
+    ) -> list[LocalArray]:
         """Compute all rows, since `part` is always ``whole``."""
         parts = [
             self._product(term, factors, sources[number if self._several is Several.SOURCES else 0], landing)
@@ -35,7 +36,9 @@ class GenericKernel:
             return parts
         return [sum(parts, targets[0]) if self._add else sum(parts[1:], parts[0])]
 
-    def _product(self, term: Term, factors: Sequence[Any], source: LocalArray, landing: LocalArray) -> Any:
+    def _product(
+        self, term: Term, factors: Sequence[LocalArray | None], source: LocalArray, landing: LocalArray
+    ) -> LocalArray:
         axis, extent = term.axis, self._shape[term.axis]
         before, after = (self._side(face, axis, landing, source.dtype) for face in (term.before, term.after))
         block = self._xp.concatenate([*before[::-1], source, *after], axis)
@@ -47,7 +50,7 @@ class GenericKernel:
         ]
         return sum(parts[1:], parts[0]) if parts else self._xp.zeros_like(source)
 
-    def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: DTypeLike) -> list[Any]:
+    def _side(self, face: Face | None, axis: int, landing: LocalArray, dtype: DTypeLike) -> list[LocalArray]:
         """Return ``REACH`` planes, from the block outwards: the planes of a face, if any, padded with zeros."""
         planes = [] if face is None else [face.view(landing)]
         missing = REACH - (0 if face is None else face.shape[axis])
@@ -58,13 +61,13 @@ class GenericKernel:
 make_kernel = GenericKernel
 
 
-def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[Any]:
+def _factors(term: Term, ndim: int, dtype: np.dtype) -> list[LocalArray | None]:
     """Return the coefficients of each diagonal: an array along the axis, one number if equal, ``None`` if zero."""
     band = term.band
     rows = np.tile(np.asarray(band.stencil, dtype), (band.extent, 1))
     for number in (*range(min(band.head_end, band.extent)), *range(max(band.tail_begin, 0), band.extent)):
         rows[number] = band.row(number)
-    factors: list[Any] = []
+    factors: list[LocalArray | None] = []
     for column in rows.reshape(-1, WIDTH).T:
         if not column.any():
             factors.append(None)
