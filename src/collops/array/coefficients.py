@@ -16,7 +16,7 @@ Coefficient: TypeAlias = Any
 """A factor of an array: a number, a 0-d array of an engine, a :class:`Quotient` or a :class:`Finite`."""
 
 Scalar: TypeAlias = Any
-"""A number, or a 0-d array of an engine."""
+"""A number, or a 0-d array of an engine, which may be on a device or a tracer of JAX."""
 
 _HOST = (float, np.floating, np.ndarray)
 _NUMBERS = (float, complex, int, np.number, np.bool_)

@@ -156,10 +156,11 @@ def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Li
         If an array was written by collops, which writes every chunk, and the file of a chunk is missing.
     """
     import zarr
+    from zarr.errors import ZarrUserWarning
 
     with warnings.catch_warnings():
         # Zarr 3.4 guesses what damaged metadata meant, and warns: values would come from other chunks.
-        warnings.filterwarnings("error", ".* is invalid: ", zarr.errors.ZarrUserWarning)
+        warnings.filterwarnings("error", ".* is invalid: ", ZarrUserWarning)
         try:
             if isinstance(location, zarr.Group):
                 # Opened by its path: as a member of the group it would have its own consolidated metadata.
@@ -167,7 +168,7 @@ def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Li
                 node = zarr.open(location.store, path=path, mode=mode, zarr_format=kind, use_consolidated=False)
             else:
                 node = zarr.open(fspath(location), path=name, mode=mode, use_consolidated=False)
-        except zarr.errors.ZarrUserWarning as problem:
+        except ZarrUserWarning as problem:
             raise ValueError(str(problem)) from None
     if mode == "r" and isinstance(node, zarr.Array):
         _check_chunks(node)

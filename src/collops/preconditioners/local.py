@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import Array
-from collops.backend import LocalArray
+from collops.backend import LocalArray, SparseArray
 from collops.comm import Communicator
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.operators import CSRMatrix
 from collops.operators.base import AnyLayout, LinearOperator
 from collops.operators.local import applied_on_host
 from collops.operators.memory import filled
-
-SparseArray: TypeAlias = Any
-"""A sparse matrix of SciPy, whose classes have no annotations."""
 
 Solve = Callable[[np.ndarray], np.ndarray]
 

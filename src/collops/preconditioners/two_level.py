@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from collops.backend import SparseArray
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError
 from collops.operators import CSRMatrix, VStack
 from collops.operators.base import LinearOperator
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.jacobi import jacobi
-from collops.preconditioners.local import LocalSolve, SparseArray, check_matrix, factorised
+from collops.preconditioners.local import LocalSolve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
 _ROWS, _MAX_AGGREGATES = 50, 2000  # default rows of an aggregate; maximum number of aggregates

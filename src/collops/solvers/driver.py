@@ -201,13 +201,7 @@ def solver(function: Solver, passed_to: Sequence[Callable[..., Any]] = (Run,)) -
 
 @solver
 def solve(
-    method: Method,
-    A: LinearOperator | None,
-    y: Array,
-    x0: Array | None = None,
-    *,
-    parts: Sequence[Any] = (),
-    **options: Any,
+    method: Method, A: LinearOperator | None, y: Array, x0: Array | None = None, *, parts: Any = (), **options: Any
 ) -> SolverResult:
     """Run a method until a test or the callback stops it, or `niter` iterations are done. Collective.
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from numpy.typing import DTypeLike
 
 from collops.array import Array, DistributedArray, StackedArray
+from collops.array.coefficients import Scalar
 from collops.backend import LocalArray
 from collops.operators.base import AnyLayout
 from collops.operators.memory import new_array
@@ -30,11 +31,6 @@ _Made = TypeVar("_Made")
 
 State: TypeAlias = Any
 """The state of a method: a dataclass of the method's own class, with the solution as its field or property ``x``."""
-
-Scalar: TypeAlias = Any
-"""A number of Python or NumPy, or a 0-d array of an engine, which may be on a device or a tracer of JAX.
-
-Like :data:`collops.backend.LocalArray`, these types share no base class."""
 
 Truth: TypeAlias = Any
 """A truth value of Python or NumPy, or a 0-d array of an engine, which may be a tracer of JAX."""
