@@ -526,6 +526,7 @@ def test_few_iterations_are_not_recorded(comm):
 def test_results_are_ordered_on_the_callers_stream(comm):
     host, y, device, yd = both(comm, "f8")
     expected = cgls(host, y, niter=6, tol=0).x.gather()
+    cupy.cuda.get_current_stream().synchronize()  # the default stream made the data
     with cupy.cuda.Stream(non_blocking=True):
         late = yd * 1.0
         result = cgls(device, late, niter=6, tol=0)
