@@ -274,3 +274,18 @@ KINDS: dict[str, Kind] = {
     ),
     "any": Kind((), (*_ANYTHING, "x", "comm", "np.ones(3)", "layout", "Slope", "object", "len")),
 }
+
+
+def _with(kind: str, *accepted: str) -> Kind:
+    """A kind some of whose wrong values have a meaning in a call."""
+    wrong, odd = KINDS[kind]
+    assert set(accepted) <= set(wrong)
+    return Kind(tuple(value for value in wrong if value not in accepted), (*odd, *accepted))
+
+
+KINDS |= {
+    "numbers": _with("number", "np.ones(3)", "[1, 2]"),  # one for each iteration, or an array
+    "samples": _with("count", "[1]"),  # one for each axis
+    "positions": _with("indices", "[-1]"),  # from the end
+    "window": _with("shape", "()"),  # a single element
+}
