@@ -140,7 +140,7 @@ def test_vectors_that_differ(comm):
         lambda: linalg.eigsh(S, k=2, v0=np.random.default_rng(comm.rank).random(COLUMNS)),
         lambda: linalg.lobpcg(S, np.random.default_rng(comm.rank).random((COLUMNS, 2))),
         lambda: S.rmatvec(np.full(COLUMNS, comm.rank)),
-        lambda: (S.rmatvec if comm.rank else S.matvec)(np.ones(COLUMNS)),
+        lambda: S.matmat(np.ones((COLUMNS, 2 + comm.rank))),
     ):
         if comm.size == 1:
             call()
