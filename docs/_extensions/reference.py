@@ -33,6 +33,7 @@ PACKAGES = (
     "collops.comm",
     "collops.exchange",
     "collops.jax",
+    "collops.bridges.scipy",
     "collops.profile",
     "collops.errors",
     "collops.backend",

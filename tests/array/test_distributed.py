@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import pickle
 
 import numpy as np
 import pytest
@@ -124,6 +125,14 @@ def test_deep_copies_share_the_communicator(comm):
     assert found.comm is comm and found.layout is x.layout
     x *= 0
     np.testing.assert_array_equal(found.gather(), values((7, 3), np.float64))
+
+
+def test_nothing_is_pickled(comm):
+    x = ca.ones(5, comm=comm)
+    A = collops.BlockDiag([np.eye(3)], comm)
+    for value in (x, ca.StackedArray([x]), A, A.H @ A, collops.Diagonal(x), comm):
+        with pytest.raises(UnsupportedTypeError, match=r"collops.save\(path, x\).*make operators on each rank"):
+            pickle.dumps(value)
 
 
 def test_from_local(comm):

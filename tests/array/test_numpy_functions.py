@@ -14,8 +14,6 @@ B = np.cos(A)
 NAMES = {
     "atol": 1e-8,
     "rtol": 1e-5,
-    "low": -2.0,
-    "high": 3.0,
     "dtype": np.float32,
     "shape": (12,),
     "value": 7.0,
@@ -27,7 +25,6 @@ EXPRESSIONS = {
     "array_equal": np.array_equal,
     "array_equiv": np.array_equiv,
     "astype": lambda x, y: np.astype(x, np.float32),
-    "clip": lambda x, y: np.clip(x, -2, 3),
     "copy": lambda x, y: np.copy(x),
     "count_nonzero": lambda x, y: np.count_nonzero(x),
     "dot": lambda x, y: np.dot(x.ravel(), y.ravel()),
@@ -41,8 +38,6 @@ EXPRESSIONS = {
     "ravel": lambda x, y: np.ravel(x),
     "reshape": lambda x, y: np.reshape(x, (12,)),
     "round": lambda x, y: np.round(x),
-    "std": lambda x, y: np.std(x),
-    "var": lambda x, y: np.var(x),
     "vdot": np.vdot,
     "zeros_like": lambda x, y: np.zeros_like(x),
 }
@@ -80,10 +75,9 @@ def test_equal_arrays_are_never_called_different(comm):
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda x: np.concatenate([x, x]), r"collops.StackedArray\(\[x, y\]\)"),
         (np.linalg.norm, r"x.norm\(\)"),
         (np.fft.fft, "collops.FFT, "),
-        (lambda x: np.where(x > 0, x, 0), r"collops.where\(condition, x, y\)"),
+        (lambda x: np.hstack([x, x]), r"collops.StackedArray\(\[x, y\]\)"),
         (np.gradient, "collops.Gradient"),
         (lambda x: np.save("x.npy", x), r"collops.save\(path, x\)"),
         (np.median, "numpy.median on .*gather"),

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collops.array import plot
+from collops.array.array_functions import sliced, transpose
 from collops.array.base import Array
 from collops.array.coefficients import Scalar
 from collops.array.dtypes import as_dtype, check_byte_order
@@ -167,6 +168,12 @@ class DistributedArray(Array):
     def __iter__(self) -> NoReturn:
         raise UnsupportedTypeError("a distributed array cannot be iterated over; use local_array or gather()")
 
+    def __setitem__(self, index: object, value: object) -> NoReturn:
+        raise UnsupportedTypeError(
+            "elements of a distributed array are not assigned; use collops.where(condition, value, x), "
+            "or x.local_array for this rank's part"
+        )
+
     def __repr__(self) -> str:
         rank = self.comm.rank
         block = self.layout.block(rank)
@@ -249,6 +256,9 @@ class DistributedArray(Array):
         return self._like(self.local_array.astype(self.engine.dtype(dtype)))
 
     # Other shapes and layouts
+
+    __getitem__ = sliced
+    transpose, T = transpose, property(transpose)
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex] | Layout) -> DistributedArray:
         """Return the array in another shape, in C order. No messages; a view if possible.

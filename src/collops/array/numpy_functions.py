@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from collops.array.array_functions import argmax, argmin, clip, concatenate, std, transpose, var, where
 from collops.array.operands import GlobalArray
 from collops.errors import UnsupportedTypeError
 
@@ -39,6 +41,9 @@ _AVAILABLE = frozenset(
 )
 """Functions that NumPy itself computes by methods and ufuncs of its argument."""
 
+_FORMS = {form.__name__: form for form in (argmax, argmin, clip, concatenate, std, transpose, var, where)}
+"""Functions that this package computes."""
+
 _FFT = "collops.FFT, collops.FFT2D or collops.FFTND"
 _INSTEAD: Mapping[str, str] = {
     "allclose": "(abs(x - y) <= atol + rtol * abs(y)).all()",
@@ -48,8 +53,6 @@ _INSTEAD: Mapping[str, str] = {
     "array_equiv": "(x == y).all()",
     "astype": "x.astype(dtype)",
     "average": "x.mean(), or (weights * x).sum() / weights.sum()",
-    "clip": "numpy.minimum(numpy.maximum(x, low), high)",
-    "concatenate": "collops.StackedArray([x, y])",
     "convolve": "collops.NonStationaryConvolve1D",
     "copy": "x.copy()",
     "copyto": "numpy.positive(y, out=x)",
@@ -70,21 +73,16 @@ _INSTEAD: Mapping[str, str] = {
     "nan_to_num": "collops.where(numpy.isfinite(x), x, 0)",
     "ones_like": "collops.array.ones_like(x)",
     "pad": "x.halo(widths), or collops.Identity for larger data",
-    "permute_dims": "collops.Transpose",
     "ravel": "x.ravel()",
     "reshape": "x.reshape(shape)",
     "round": "numpy.rint(x)",
     "save": "collops.save(path, x)",
     "savez": "collops.save(path, x)",
     "squeeze": "x.reshape(shape)",
-    "std": "abs(x - x.mean()).norm() / x.size**0.5",
     "take": "collops.Restriction or collops.IndexScatter",
     "tensordot": "x.dot(y) for all axes",
-    "transpose": "collops.Transpose",
-    "var": "abs(x - x.mean()).norm() ** 2 / x.size",
     "vdot": "x.vdot(y)",
     "vstack": "collops.StackedArray([x, y])",
-    "where": "collops.where(condition, x, y)",
     "zeros_like": "collops.zeros_like(x)",
 }
 """The replacement for a function of NumPy."""
@@ -103,6 +101,16 @@ def apply_function(array: GlobalArray, function: Function, args: Sequence[Any], 
     name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
     if name in _AVAILABLE:
         return _host.__array_function__(function, (), args, arguments)  # pyright: ignore[reportArgumentType]
+    if name in _FORMS:
+        form = _FORMS[name]
+        try:
+            signature(form).bind(*args, **arguments)
+        except TypeError as error:
+            raise UnsupportedTypeError(
+                f"numpy.{name} of a distributed array takes {', '.join(signature(form).parameters)}: {error}; "
+                "use it on x.gather() for the other arguments of NumPy"
+            ) from None
+        return form(*args, **arguments)
     instead = _INSTEAD.get(name, _FFT if name.startswith("fft.") else None)
     kind = type(array).__name__
     if instead is None:

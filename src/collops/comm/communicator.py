@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -128,6 +128,12 @@ class Communicator:
     def __deepcopy__(self, memo: dict[int, object]) -> Communicator:
         """Return this communicator: deep copies of arrays and operators keep theirs."""
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedTypeError(
+            "arrays, operators and communicators cannot be pickled, because they belong to running ranks: write arrays "
+            "by collops.save(path, x), or pickle x.layout and x.local_array, and make operators on each rank"
+        )
 
     def __repr__(self) -> str:
         return f"<Communicator rank {self.rank} of {self.size}, {self.transport}>"
