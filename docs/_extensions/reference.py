@@ -34,6 +34,7 @@ PACKAGES = (
     "collops.exchange",
     "collops.jax",
     "collops.bridges.scipy",
+    "collops.bridges.torch",
     "collops.profile",
     "collops.errors",
     "collops.backend",
@@ -45,7 +46,7 @@ PACKAGES = (
 
 
 # What a package cannot be imported without.
-NEEDS = {"collops.jax": ["jax"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
+NEEDS = {"collops.jax": ["jax"], "collops.bridges.torch": ["torch"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
 
 
 def public_packages() -> dict[str, ModuleType]:
