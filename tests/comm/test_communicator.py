@@ -485,3 +485,24 @@ def test_device_transports_need_devices(comm):
         pytest.skip("every rank has a device, or no transport is needed")
     with pytest.raises(TransportError, match="GPU"):
         collops.world("nccl")
+
+
+@pytest.mark.parametrize("begin", [0, 1], ids=["the same elements", "elements further on"])
+def test_results_in_memory_of_the_argument(comm, begin):
+    """MPI takes no overlapping buffers: MPICH ends the program."""
+    size, other = comm.size, (comm.rank + 1) % comm.size
+    source = (comm.rank - 1) % size
+    calls = {
+        "allreduce": lambda x, out: comm.allreduce(x, out=out),
+        "maximum": lambda x, out: comm.start_allreduce(x, "max", out=out)(),
+        "alltoall": lambda x, out: comm.alltoall(x, out=out),
+        "reduce_scatter": lambda x, out: comm.reduce_scatter(x, out=out[0]),
+        "allgather": lambda x, out: comm.allgather(x[0], out=out),
+        "sendrecv": lambda x, out: comm.sendrecv(x, other, out, source),
+    }
+    for name, call in calls.items():
+        expected = call(10.0 * comm.rank + np.arange(3.0 * size).reshape(size, 3), np.empty((size, 3)))
+        memory = np.zeros(3 * size + 1)
+        x, out = memory[: 3 * size].reshape(size, 3), memory[begin : begin + 3 * size].reshape(size, 3)
+        x[:] = 10.0 * comm.rank + np.arange(3.0 * size).reshape(size, 3)
+        np.testing.assert_array_equal(call(x, out), expected, err_msg=name)

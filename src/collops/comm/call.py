@@ -18,7 +18,7 @@ from collops.comm.agreement import AnyCommunicator
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["Call", "check_rank", "check_tag", "in_elements", "rows_of_ranks"]
+__all__ = ["Call", "check_rank", "check_tag", "in_elements", "overlap", "rows_of_ranks"]
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))
@@ -175,7 +175,7 @@ def validated(
     if to_root and comm.rank != root:
         return Call(kind, source, None, op, root, elements), engine
     target, copied_to = _target(out, source, dtype, shape, engine, comm)
-    if target is source and not in_place:
+    if (target is source and not in_place) or overlap(source, target):
         source = source.copy()
     call = Call(kind, source, target, op, root, elements)
     if receive_elements is not None:
@@ -183,6 +183,13 @@ def validated(
     if copied_to is not None:
         call.out = copied_to
     return call, engine
+
+
+def overlap(x: LocalArray, out: LocalArray) -> bool:
+    """Return whether two different arrays may share memory, which MPI and NCCL do not allow in a call."""
+    if x is out or (x.base is None and out.base is None):  # arrays with memory of their own
+        return False
+    return engine_of(x).xp.may_share_memory(x, out)
 
 
 def contiguous(x: LocalArray, comm: AnyCommunicator) -> tuple[LocalArray, Engine, np.dtype]:

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 
 from collops.backend import CudaEvent, Engine, LocalArray, engine_of
 from collops.comm.agreement import Json, MpiComm, described, raise_shared, raised_together, table
-from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, validated
+from collops.comm.call import PARAMETERS, Call, check_rank, check_tag, contiguous, engines, overlap, validated
 from collops.comm.checked import CallAgreement
 from collops.comm.failure import Failures
 from collops.comm.mpi import split
@@ -669,6 +669,8 @@ class Communicator:
                     raise LayoutError("inside a group, recv needs a contiguous array")
                 landing = engine.xp.empty(out.shape, out.dtype)
             receives.append((source, landing))
+            if sends and (x is landing or overlap(x, landing)):
+                sends = [(dest, x.copy())]
         assert engine is not None
         check_tag(tag)
         if counted:
@@ -755,8 +757,8 @@ class Communicator:
 
 
 def _if_like(x: LocalArray, out: LocalArray) -> LocalArray | None:
-    """Return `out` if it is a contiguous, writeable array like `x`, else ``None``."""
-    if out is not x and (out.dtype is not x.dtype or out.shape != x.shape):
+    """Return `out` if it is a contiguous, writeable array like `x`, and not another view of it, else ``None``."""
+    if out is not x and (out.dtype is not x.dtype or out.shape != x.shape or overlap(x, out)):
         return None
     flags = out.flags
     return out if flags.c_contiguous and getattr(flags, "writeable", True) else None
