@@ -35,6 +35,7 @@ PACKAGES = (
     "collops.jax",
     "collops.bridges.scipy",
     "collops.bridges.torch",
+    "collops.bridges.sharding",
     "collops.profile",
     "collops.errors",
     "collops.backend",
@@ -46,7 +47,12 @@ PACKAGES = (
 
 
 # What a package cannot be imported without.
-NEEDS = {"collops.jax": ["jax"], "collops.bridges.torch": ["torch"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
+NEEDS = {
+    "collops.bridges.sharding": ["jax"],
+    "collops.bridges.torch": ["torch"],
+    "collops.compat.mpi4jax": ["jax", "mpi4py"],
+    "collops.jax": ["jax"],
+}
 
 
 def public_packages() -> dict[str, ModuleType]:

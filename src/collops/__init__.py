@@ -107,6 +107,7 @@ _ROOMS = {
         *("empty_like", "from_global", "from_local", "full", "load", "ones", "random", "save", "where", "zeros"),
         "zeros_like",
     ),
+    "collops.bridges.sharding": ("from_jax", "to_jax"),  # a guest, imported on request
     "collops.comm": ("Communicator", "from_mpi4py", "world"),
     "collops.exchange": ("ExchangePlan", "StarForest"),
     "collops.operators": (
@@ -132,7 +133,9 @@ _PACKAGES = {
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = ["CollopsError", "__version__", "errors", "profile", *sorted(_HOME)]
+# Without names of bridges, which may need libraries that are not installed.
+_NEED_NOTHING = sorted(name for name, home in _HOME.items() if not home.startswith("collops.bridges."))
+__all__ = ["CollopsError", "__version__", "errors", "profile", *_NEED_NOTHING]
 
 
 def __getattr__(name: str) -> Any:

@@ -143,6 +143,12 @@ class Engine:
         view += values  # not array[index] += values, which copies the view to itself
         return array
 
+    def shifted(self, array: LocalArray, by: int, axis: int) -> LocalArray:
+        """Return `array` moved by `by` indices along `axis`, with zeros for elements from beyond its ends."""
+        before, after = max(by, 0), max(-by, 0)
+        wide = self.xp.pad(array, [(before, after) if a == axis else (0, 0) for a in range(array.ndim)])
+        return wide[(*(slice(None),) * axis, slice(after, after + array.shape[axis]))]
+
     def matmul(self, a: LocalArray, b: LocalArray) -> LocalArray:
         """Return the product of two matrices or stacks of them in the precision of their dtype.
 

@@ -78,6 +78,11 @@ class JaxEngine(Engine):
         """Return `array` with `values` added at `index`, a slice or slices."""
         return self.put(array, index, array[index] + values)
 
+    def shifted(self, array: LocalArray, by: int, axis: int) -> LocalArray:
+        """Return `array` moved along `axis`, see :meth:`Engine.shifted`: one operation, which keeps its sharding."""
+        widths = [(by, -by, 0) if a == axis else (0, 0, 0) for a in range(array.ndim)]
+        return lax.pad(array, np.zeros((), array.dtype), widths)
+
     def replicated_operand(self, value: LocalArray, comm: Communicator | None) -> LocalArray:
         """Return the replicated `value`; its cotangent is the sum of the cotangents of the ranks of `comm`."""
         if comm is None or comm.size == 1 or not isinstance(value, Tracer):

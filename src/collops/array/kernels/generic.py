@@ -37,9 +37,13 @@ def dot(x: LocalArray, y: LocalArray, conjugate: bool) -> LocalArray:
     """Return the inner product of two local arrays; real for an array with itself and `conjugate`."""
     engine = engine_of(x)
     dtype = accumulator(np.result_type(x.dtype, y.dtype))
-    a, b = (array.astype(dtype).reshape(-1) for array in (x, y))
-    # By default, JAX multiplies in lower precision on accelerators.
-    product = partial(engine.xp.dot, precision="highest") if engine.traced else engine.xp.dot
+    a, b = x.astype(dtype), y.astype(dtype)
+    if engine.traced:
+        # Made a vector, an array that is sharded along another axis would be gathered. By default, JAX multiplies in
+        # lower precision on accelerators.
+        product = partial(engine.xp.tensordot, axes=a.ndim, precision="highest")
+    else:
+        a, b, product = a.reshape(-1), b.reshape(-1), engine.xp.dot
     if not conjugate or dtype.kind != "c":
         return product(a, b)
     if x is y:

@@ -1,0 +1,335 @@
+"""Sharded JAX arrays as distributed arrays, in one process with several devices and in several processes."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import numpy as np
+import pytest
+
+import collops
+from collops import Layout
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from tests.docs.pages import ROOT, blocks
+from tests.launch import run_ranks
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+Mesh, NamedSharding, PartitionSpec = jax.sharding.Mesh, jax.sharding.NamedSharding, jax.sharding.PartitionSpec
+sharding = pytest.importorskip("collops.bridges.sharding")
+layout_to_spec, spec_to_layout = sharding.layout_to_spec, sharding.spec_to_layout
+
+VALUES = np.arange(384, dtype="float32").reshape(16, 24)
+PAGE = ROOT / "docs" / "bridge-sharding.md"
+
+
+def addresses(x):
+    return [shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards]
+
+
+@pytest.fixture
+def devices(comm):
+    if comm.size > 1:
+        pytest.skip("several devices of one rank")
+    return np.array(jax.devices())
+
+
+# Layouts and partition specs
+
+
+@pytest.mark.parametrize(
+    ("layout", "names", "spec"),
+    [
+        (Layout.split(12, 4), "d", PartitionSpec("d")),
+        (Layout.split((5, 6), 3, axis=1), ["d"], PartitionSpec(None, "d")),
+        (Layout.grid((4, 3, 6), (2, 1, 3)), ["a", "b"], PartitionSpec("a", None, "b")),
+        (Layout((4, 6), 6, (3, 2), (1, 0)), ["a", ("b", "c")], PartitionSpec(("b", "c"), "a")),
+        (Layout((4, 6), 6, (3, 2), (1, None)), ["a", "b"], PartitionSpec("b", None)),
+        (Layout.replicated((3, 5), 4), ["d"], PartitionSpec(None, None)),
+        (Layout.split((3, 5), 1), ["d"], PartitionSpec(None, None)),
+    ],
+)
+def test_specs_of_layouts(layout, names, spec):
+    assert layout_to_spec(layout, names) == spec
+
+
+def test_layouts_without_a_spec():
+    for layout, names, message in (
+        (Layout.split(10, 4), "d", r"\(3, 3, 2, 2\) along axis 0: pad"),
+        (Layout.split(8, 2, sizes=(5, 3)), "d", "equal parts only"),
+        (Layout.split(8, 4, mask=(0, 0, 1, 1)), "d", "mask"),
+        (Layout.grid((4, 4), (2, 2)), "d", r"process grid \(2, 2\)"),
+        ("rows", "d", "expected a layout"),
+    ):
+        with pytest.raises(LayoutError, match=message):
+            layout_to_spec(layout, names)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *(Layout.split(12, 4), Layout.split((5, 7), 3, axis=1), Layout.replicated((3, 5), 4), Layout.split((0, 2), 1)),
+        *(
+            Layout.grid((4, 3, 6), (2, 1, 3)),
+            Layout((4, 6), 12, (3, 2, 2), (2, 0)),
+            Layout((4, 6), 12, (3, 2, 2), (1, None)),
+        ),
+    ],
+    ids=str,
+)
+def test_layouts_of_blocks(layout):
+    held = [tuple((part.start, part.stop) for part in layout.slices(rank)) for rank in range(layout.ranks)]
+    assert sharding._layout_of_blocks(layout.shape, held) is layout
+    if layout.split_axes:
+        assert sharding._layout_of_blocks(layout.shape, [held[-1], *held[:-1]]) is None
+        assert sharding._layout_of_blocks(layout.shape, [*held[:-1], held[0]]) is None
+
+
+def test_ranks_need_their_processes(comm):
+    """Without jax.distributed, each rank has an array of its own."""
+    values = jax.numpy.asarray(VALUES)
+    if comm.size == 1:
+        assert spec_to_layout(values.sharding, (16, 24)) is Layout.replicated((16, 24), 1)
+        return
+    for call in (lambda: collops.from_jax(values), lambda: spec_to_layout(values.sharding, (16, 24))):
+        with pytest.raises(LayoutError, match=r"jax\.distributed.*from_local"):
+            call()
+    with pytest.raises(LayoutError, match="process of JAX"):
+        collops.to_jax(collops.zeros(2 * comm.size, engine="jax"))
+
+
+def test_arguments(comm):
+    x = collops.ones(4 * comm.size)
+    mesh = Mesh(np.array(jax.devices()[:1]), "d")
+    for call, kind, message in (
+        (lambda: collops.from_jax(VALUES), UnsupportedTypeError, "from_global"),
+        (lambda: collops.from_jax(jax.numpy.float32(1)), LayoutError, "axis" if comm.size == 1 else "distributed"),
+        (lambda: collops.to_jax(VALUES), UnsupportedTypeError, "DistributedArray"),
+        (lambda: collops.to_jax(x, mesh), InputError, "together"),
+        (lambda: spec_to_layout(PartitionSpec("d"), 4), UnsupportedTypeError, "sharding of JAX"),
+    ):
+        with pytest.raises(kind, match=message):
+            call()
+
+
+# One rank with several devices
+
+
+@pytest.mark.parametrize("spec", [("a",), (("a", "b"),), (None, "b"), ("b", "a"), ()], ids=str)
+def test_arrays_stay_on_their_devices(devices, spec):
+    mesh = Mesh(devices.reshape(2, 2), ("a", "b"))
+    own = NamedSharding(mesh, PartitionSpec(*spec))
+    given = jax.device_put(VALUES, own)
+    x = collops.from_jax(given)
+    returned = collops.to_jax(x)
+    assert returned.sharding.is_equivalent_to(own, 2)
+    assert addresses(x.local_array) == addresses(returned) == addresses(given)
+    assert addresses(collops.to_jax(x, mesh, PartitionSpec(*spec))) == addresses(given)
+    copy = collops.from_global(given)
+    assert copy.local_array.sharding.is_equivalent_to(own, 2)
+    assert not set(addresses(copy.local_array)) & set(addresses(given))
+
+
+def test_other_shardings(devices):
+    rows = NamedSharding(Mesh(devices, "d"), PartitionSpec("d"))
+    x = collops.from_jax(jax.device_put(VALUES, rows))
+    for mesh in (rows.mesh, Mesh(devices[::-1], "d"), Mesh(devices[:2], "d")):
+        moved = collops.to_jax(x, mesh, PartitionSpec(None, "d"))
+        assert moved.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(None, "d")), 2)
+        assert np.array_equal(moved, VALUES)
+    made = collops.to_jax(collops.from_global(VALUES), rows.mesh, rows.spec)  # from the engine numpy
+    assert made.sharding.is_equivalent_to(rows, 2) and np.array_equal(made, VALUES)
+
+
+def test_in_traced_functions(devices):
+    rows = NamedSharding(Mesh(devices, "d"), PartitionSpec("d"))
+    given = jax.device_put(VALUES, rows)
+
+    def energy(y):
+        x = collops.from_jax(y)
+        return collops.to_jax(x * x, rows.mesh, PartitionSpec(None, "d")).sum() / 2
+
+    slope = jax.jit(jax.grad(energy))(given)
+    assert np.array_equal(slope, VALUES)
+    assert len(slope.sharding.device_set) == 4
+
+
+COLLECTIVES = re.compile(
+    r"= (\([^)]*\)|\S+) (all-gather|all-to-all|all-reduce|reduce-scatter|collective-permute)(?:-start)?\("
+)
+
+
+def collectives(function, *arguments):
+    """Return the kinds of collectives in a compiled program, and the number of elements of the largest message."""
+    kinds, largest = set(), 0
+    for result, kind in COLLECTIVES.findall(jax.jit(function).lower(*arguments).compile().as_text()):
+        kinds.add(kind)
+        shapes = re.findall(r"\[([\d,]*)\]", result)
+        largest = max(largest, *(int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes))
+    return kinds, largest
+
+
+SPECS = {"rows": (4, ("a",)), "columns": (4, (None, "a")), "grid": (2, ("a", "b"))}
+OPERATORS = {
+    # the operator, and whether it needs neighbours along axes 0 and 1
+    "first": (lambda: collops.FirstDerivative((16, 24), dtype="float32"), (1, 0)),
+    "first of five points": (lambda: collops.FirstDerivative((16, 24), axis=1, order=5, dtype="float32"), (0, 2)),
+    "Laplacian": (lambda: collops.Laplacian((16, 24), edge=True, dtype="float32"), (1, 1)),
+    "gradient": (lambda: collops.Gradient((16, 24), dtype="float32"), (1, 1)),
+    "diagonal": (lambda: collops.Diagonal(VALUES + 1), (0, 0)),
+}
+
+
+@pytest.fixture(params=SPECS)
+def sharded(devices, request):
+    extent, spec = SPECS[request.param]
+    own = NamedSharding(Mesh(devices.reshape(extent, -1), ("a", "b")), PartitionSpec(*spec))
+    return collops.from_jax(jax.device_put(VALUES, own))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_send_faces_only(sharded, name):
+    """Neither gathered vectors nor exchanged blocks, and the result has the sharding, eagerly and compiled."""
+    make, reach = OPERATORS[name]
+    op, own = make(), sharded.local_array.sharding
+    for function in (lambda x: op @ x, lambda x: op.H @ (op @ x)):
+        kinds, largest = collectives(function, sharded)
+        split = [extent > 1 for extent in np.divide(VALUES.shape, own.shard_shape(VALUES.shape))]
+        assert kinds == ({"collective-permute"} if any(np.logical_and(split, reach)) else set())
+        assert largest <= 2 * 24  # two rows or two columns; blocks have 96 elements
+        found = function(sharded)
+        expected = function(collops.from_global(VALUES))
+        for part, right in zip(found.leaves, expected.leaves, strict=True):
+            assert part.local_array.sharding.is_equivalent_to(own, 2)
+            assert np.allclose(part.local_array, right.local_array, atol=1e-3)
+
+
+@pytest.mark.parametrize("solver", [collops.cg, collops.cgls], ids=lambda solver: solver.__name__)
+def test_solvers_send_scalars_only(sharded, solver):
+    op, own = collops.Diagonal(VALUES + 1), sharded.local_array.sharding
+    kinds, largest = collectives(lambda y: solver(op, y, niter=2).x, sharded)
+    assert (kinds, largest) == ({"all-reduce"}, 1)
+    assert solver(op, sharded, niter=2).x.local_array.sharding.is_equivalent_to(own, 2)
+
+
+def test_matrices_of_rows(devices):
+    """A matrix multiplies a sharded vector by a sum over the devices, or by a gathered vector, as its sharding says."""
+    mesh = Mesh(devices, "d")
+    matrix = jax.device_put(np.ones((16, 24), "float32"), NamedSharding(mesh, PartitionSpec(None, "d")))
+    x = collops.from_jax(jax.device_put(np.ones(24, "float32"), NamedSharding(mesh, PartitionSpec("d"))))
+    kinds, largest = collectives(lambda matrix, x: collops.BlockDiag([matrix]) @ x, matrix, x)
+    assert kinds == {"all-reduce"} and largest <= 16
+
+
+# Several processes
+
+PROCESSES = """
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", DEVICES)
+import collops
+from collops import Layout, profile
+from collops.bridges.sharding import layout_to_spec, spec_to_layout
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+comm = collops.world()
+jax.distributed.initialize("localhost:PORT", comm.size, comm.rank)
+ranks, devices = comm.size, np.array(jax.devices())
+values = np.arange(6.0 * 12 * 4, dtype="float32").reshape(12, 24)
+
+def addresses(x):
+    return {shard.data.unsafe_buffer_pointer() for shard in x.addressable_shards}
+
+def sharded(mesh, *spec):
+    sharding = NamedSharding(mesh, P(*spec))
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+
+first = devices.reshape(ranks, -1)  # processes x devices of each
+by_rank, both = Mesh(first[:, 0], "r"), Mesh(first, ("r", "d"))
+split, whole = Layout.split((12, 24), ranks), Layout.replicated((12, 24), ranks)
+columns = Layout.split((12, 24), ranks, axis=1)
+for mesh, spec, layout, shared in [
+    (by_rank, ("r",), split, True),
+    (by_rank, (None, "r"), columns, True),
+    (by_rank, (), whole, True),
+    (both, ("r",), split, True),  # several copies in a rank
+    (both, (("r", "d"),), split, DEVICES == 1),
+    (both, ("r", "d"), split, DEVICES == 1),
+    (both, ("d", "r"), columns, DEVICES == 1),
+    (both, (None, "d"), whole, DEVICES == 1),
+]:
+    given = sharded(mesh, *spec)
+    assert spec_to_layout(given.sharding, (12, 24), comm) is layout
+    with profile.count_messages() as messages:
+        x = collops.from_jax(given)
+        back = collops.to_jax(x, mesh, P(*spec))
+    assert sum(messages.counts().values()) == 2, messages.counts()  # of metadata
+    assert x.layout is layout and np.array_equal(x.gather(), values), spec
+    assert (x.local_array.unsafe_buffer_pointer() in addresses(given)) == shared, spec
+    assert back.sharding.is_equivalent_to(given.sharding, 2)
+    for shard in back.addressable_shards:
+        assert np.array_equal(shard.data, values[shard.index])
+    if shared:
+        assert x.local_array.unsafe_buffer_pointer() in addresses(back)
+
+# Without a layout: the ranks in another order, and the devices of the mesh too.
+for mesh in (Mesh(first[::-1, 0], "r"), Mesh(first[::-1], ("r", "d"))):
+    given = sharded(mesh, "r")
+    try:
+        spec_to_layout(given.sharding, (12, 24), comm)
+        raise SystemExit("found a layout")
+    except collops.errors.LayoutError as error:
+        assert "C order" in str(error)
+    x = collops.from_jax(given)
+    assert x.layout is split and np.array_equal(x.gather(), values)
+
+# Layouts that differ from the sharding: one redistribution. Extents that JAX cannot divide: an error.
+uneven = Layout.split((12, 24), ranks, sizes=[12 - 3 * (ranks - 1), *[3] * (ranks - 1)])
+x = collops.from_global(values, uneven, engine="jax")
+for made in (collops.to_jax(x), collops.to_jax(x, by_rank, P(None, "r"))):
+    for shard in made.addressable_shards:
+        assert np.array_equal(shard.data, values[shard.index])
+assert collops.to_jax(x).sharding.is_equivalent_to(NamedSharding(by_rank, P("r")), 2)
+odd = collops.ones(2 * ranks + 1, engine="jax")
+for call, message in (
+    (lambda: collops.to_jax(odd), "equal parts only"),
+    (lambda: collops.to_jax(odd, by_rank, P("r")), "cannot have the sharding"),
+    (lambda: collops.from_jax(jax.numpy.ones(4)), "jax.distributed"),
+    (lambda: collops.from_jax(sharded(by_rank, "r"), comm.split(comm.rank)), "one rank"),
+    (lambda: jax.jit(lambda y: collops.from_jax(y).local_array)(sharded(by_rank, "r")), "traced"),
+):
+    try:
+        call()
+        raise SystemExit("no error: " + message)
+    except collops.errors.CollopsError as error:
+        assert message in str(error), error
+
+# Operators and solvers in between.
+data = collops.from_jax(sharded(by_rank, "r"))
+D = collops.FirstDerivative(data.layout, dtype="float32")
+assert np.allclose((D @ data).gather(), np.pad((values[2:] - values[:-2]) / 2, ((1, 1), (0, 0))))
+x = collops.to_jax(collops.cg(2 * collops.Identity(data.layout, dtype="float32"), data, niter=3).x, by_rank, P("r"))
+assert all(np.allclose(shard.data, values[shard.index] / 2) for shard in x.addressable_shards)
+print("done", flush=True)
+"""
+
+
+def free_port():
+    with socket.create_server(("localhost", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("ranks", "devices"), [(2, 2), (3, 1)])
+def test_processes(ranks, devices):
+    program = PROCESSES.replace("DEVICES", str(devices)).replace("PORT", free_port())
+    done = run_ranks(ranks, program, {})
+    assert done.stdout.count("done\n") == ranks, done.stderr  # Gloo writes lines of its own
+
+
+@pytest.mark.serial
+def test_the_page(devices, capsys):
+    (program,) = blocks(PAGE, "python")
+    exec(compile(program, str(PAGE), "exec"), {})
+    assert capsys.readouterr().out == "True\n"
+    done = run_ranks(2, program.replace("29400", free_port()), {})
+    assert done.stdout.count("True\n") == 2, done.stderr
