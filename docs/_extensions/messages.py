@@ -66,6 +66,11 @@ SUBJECTS = {
         ("profile",),
         "An option of [`COLLOPS_PROFILE`](profiling.md).",
     ),
+    "Bridges to other libraries": (
+        ("bridges",),
+        "An array or operator of another library has a form that collops does not have, or the reverse: see "
+        "[lineax, optimistix, equinox](bridge-lineax.md).",
+    ),
     "The interface of PyLops-MPI": (
         ("compat",),
         "What PyLops-MPI refuses is refused here, too; [from PyLops-MPI](from-pylops-mpi.md) has what differs.",

@@ -33,6 +33,7 @@ PACKAGES = (
     "collops.comm",
     "collops.exchange",
     "collops.jax",
+    "collops.bridges.lineax",
     "collops.profile",
     "collops.errors",
     "collops.backend",
@@ -44,7 +45,7 @@ PACKAGES = (
 
 
 # What a package cannot be imported without.
-NEEDS = {"collops.jax": ["jax"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
+NEEDS = {"collops.jax": ["jax"], "collops.bridges.lineax": ["lineax"], "collops.compat.mpi4jax": ["jax", "mpi4py"]}
 
 
 def public_packages() -> dict[str, ModuleType]:

@@ -127,7 +127,7 @@ _ROOMS = {
     ),
 }
 _PACKAGES = {
-    *("apps", "array", "backend", "cli", "comm", "compat", "exchange", "extend", "jacobi", "jax", "limits"),
+    *("apps", "array", "backend", "bridges", "cli", "comm", "compat", "exchange", "extend", "jacobi", "jax", "limits"),
     *("operators", "preconditioners", "profile", "seismic", "solvers", "uncertainty"),
 }
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}

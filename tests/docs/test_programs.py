@@ -27,7 +27,12 @@ ON_HOSTS = {
     "tutorial-segy.md": {"comm = collops.world()": f"comm = collops.world(); __import__('os').chdir({FOLDER})"},
 }
 # What a page's programs cannot run without.
-NEEDS = {"jax.md": "jax", "from-mpi4jax.md": "collops_native", "tutorial-jax.md": "collops_native"}
+NEEDS = {
+    "jax.md": "jax",
+    "from-mpi4jax.md": "collops_native",
+    "tutorial-jax.md": "collops_native",
+    "bridge-lineax.md": "optimistix",
+}
 # Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
 SHOWN = {"from-mpi4jax.md": 1}
 HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
