@@ -36,6 +36,7 @@ PACKAGES = (
     "collops.bridges.scipy",
     "collops.bridges.torch",
     "collops.bridges.sharding",
+    "collops.bridges.lineax",
     "collops.profile",
     "collops.errors",
     "collops.backend",
@@ -48,10 +49,11 @@ PACKAGES = (
 
 # What a package cannot be imported without.
 NEEDS = {
+    "collops.jax": ["jax"],
+    "collops.bridges.lineax": ["lineax"],
     "collops.bridges.sharding": ["jax"],
     "collops.bridges.torch": ["torch"],
     "collops.compat.mpi4jax": ["jax", "mpi4py"],
-    "collops.jax": ["jax"],
 }
 
 

@@ -33,6 +33,7 @@ NEEDS = {
     "jax.md": "jax",
     "from-mpi4jax.md": "collops_native",
     "tutorial-jax.md": "collops_native",
+    "bridge-lineax.md": "optimistix",
 }
 # Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
 SHOWN = {"from-mpi4jax.md": 1}

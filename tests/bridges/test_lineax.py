@@ -1,0 +1,240 @@
+"""lineax, optimistix and equinox on distributed arrays: values and derivatives against dense matrices, and errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collops
+from collops import DistributedArray
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+lx = pytest.importorskip("lineax", reason="lineax is not installed")
+optx = pytest.importorskip("optimistix", reason="optimistix is not installed")
+eqx = pytest.importorskip("equinox", reason="equinox is not installed")
+jnp = jax.numpy
+
+from collops.bridges.lineax import Solver, as_lineax, max_norm  # noqa: E402 - after it is known that lineax is there
+
+pytestmark = pytest.mark.usefixtures("jax_double")
+SIZE = 11  # uneven on two and on three ranks
+DIFFERENCE = np.eye(SIZE, k=1)[:-1] - np.eye(SIZE)[:-1]
+DIFFERENCE = np.vstack([DIFFERENCE, np.zeros(SIZE)])
+DATA, WEIGHTS, GOAL = np.random.default_rng(5).standard_normal((3, SIZE))
+OPTIONS = {"niter": 60, "rtol": 1e-13}
+EXACT = {"niter": 60, "atol": 1e-14, "btol": 1e-14}
+PSD = (lx.symmetric_tag, lx.positive_semidefinite_tag)
+
+
+def split(values, comm):
+    return collops.from_global(jnp.asarray(values), comm=comm)
+
+
+def smoothing(comm, weights=None, shift=0.5):
+    """Return ``D^T W D + shift``, whose product sends two halo exchanges."""
+    D = collops.FirstDerivative(SIZE, kind="forward", comm=comm)
+    W = collops.Identity(D.range, comm=comm) if weights is None else collops.Diagonal(weights)
+    return D.H @ W @ D + shift * collops.Identity(D.domain, comm=comm)
+
+
+def dense(weights=None, shift=0.5):
+    W = np.eye(SIZE) if weights is None else np.diag(weights)
+    return DIFFERENCE.T @ W @ DIFFERENCE + shift * np.eye(SIZE)
+
+
+@pytest.mark.parametrize("method", ["cg", "minres", "lsmr"])
+def test_a_square_system(comm, method):
+    A, y = as_lineax(smoothing(comm), PSD), split(DATA, comm)
+    solver = Solver(getattr(collops, method), **(EXACT if method == "lsmr" else OPTIONS))
+    solution = lx.linear_solve(A, y, solver, throw=False)
+    np.testing.assert_allclose(solution.value.gather(), np.linalg.solve(dense(), DATA), rtol=1e-9)
+    assert solution.value.layout is y.layout
+    assert 0 < int(solution.stats["num_steps"]) <= 60
+
+
+def test_derivatives_of_least_squares(comm):
+    """Of the terms of the pseudoinverse's derivative, those of wide matrices vanish, though rank 0 has a wide part."""
+    ends = [1 + 3 * rank for rank in range(comm.size)]
+    matrix = np.random.default_rng(1).standard_normal((ends[-1], 2))
+    y, goal = np.random.default_rng(2).standard_normal(ends[-1]), np.array([0.4, -0.7])
+    mine = slice([0, *ends][comm.rank], ends[comm.rank])
+    part = jnp.asarray(matrix[mine])
+    A = collops.VStack([part], comm)
+    data, weights = (
+        collops.from_global(jnp.asarray(values), layout, comm=comm)
+        for values, layout in ((y, A.range), (goal, A.domain))
+    )
+
+    @jax.jit
+    def objective(part, data):
+        A = as_lineax(collops.VStack([part], comm))
+        return weights.vdot(lx.linear_solve(A, data, Solver(collops.cgls, **OPTIONS), throw=False).value)
+
+    value, gradient = jax.value_and_grad(objective)(part, data)
+    exact = jax.value_and_grad(lambda A: goal @ (jnp.linalg.pinv(A) @ y))
+    expected, expected_gradient = exact(jnp.asarray(matrix))
+    np.testing.assert_allclose(value, expected, rtol=1e-9)
+    np.testing.assert_allclose(gradient, expected_gradient[mine], rtol=1e-7, atol=1e-9)
+
+
+class Smoother(eqx.Module):
+    """An operator with trainable leaves: this rank's part of the logarithms of weights, and a number for all ranks."""
+
+    logarithms: DistributedArray
+    shift: jax.Array
+
+    def operator(self):
+        comm = self.logarithms.comm
+        D = collops.FirstDerivative(SIZE, kind="forward", comm=comm)
+        W = collops.Diagonal(self.logarithms._like(jnp.exp(self.logarithms.local_array)))
+        shift = collops.array.shared(self.shift, comm) * jnp.ones(D.domain.local_shape(comm.rank))
+        return D.H @ W @ D + collops.Diagonal(DistributedArray(D.domain, comm, shift))
+
+
+def test_gradients_of_an_equinox_module(comm):
+    module = Smoother(split(WEIGHTS, comm), jnp.asarray(0.7))
+    y, goal = split(DATA, comm), split(GOAL, comm)
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad
+    def objective(module, y):
+        A = as_lineax(module.operator(), PSD)
+        return goal.vdot(lx.linear_solve(A, y, Solver(collops.cg, **OPTIONS)).value)
+
+    value, gradient = objective(module, y)
+    M = dense(np.exp(WEIGHTS), 0.7)
+    x, dual = np.linalg.solve(M, np.stack([DATA, GOAL], 1)).T
+    np.testing.assert_allclose(value, GOAL @ x, rtol=1e-9)
+    expected = -(DIFFERENCE @ dual) * (DIFFERENCE @ x) * np.exp(WEIGHTS)
+    np.testing.assert_allclose(gradient.logarithms.gather(), expected, atol=1e-9)
+    np.testing.assert_allclose(gradient.shift, -dual @ x, rtol=1e-9)
+
+
+def test_complex_numbers(comm):
+    rng = np.random.default_rng(7)
+    blocks = rng.standard_normal((comm.size, 3, 3)) + 1j * rng.standard_normal((comm.size, 3, 3)) + 4 * np.eye(3)
+    y = rng.standard_normal(3 * comm.size) + 1j * rng.standard_normal(3 * comm.size)
+    A = as_lineax(collops.BlockDiag([jnp.asarray(blocks[comm.rank])], comm))
+    x = lx.linear_solve(A, split(y, comm), Solver(collops.bicgstab, **OPTIONS), throw=False).value.gather()
+    np.testing.assert_allclose(x, np.linalg.solve(blocks, y.reshape(comm.size, 3, 1)).ravel(), rtol=1e-8)
+
+
+def test_solves_keep_their_order_among_other_messages(comm):
+    """Independent of each other, so that only the effect orders them."""
+    A, B = as_lineax(smoothing(comm), PSD), as_lineax(smoothing(comm, shift=2.0), PSD)
+
+    @jax.jit
+    def program(y, z):
+        solver = Solver(collops.cg, **OPTIONS)
+        return lx.linear_solve(A, y, solver).value, z.sum(), lx.linear_solve(B, z, solver).value, y.vdot(y)
+
+    x, total, z, square = program(split(DATA, comm), split(GOAL, comm))
+    np.testing.assert_allclose(x.gather(), np.linalg.solve(dense(), DATA), rtol=1e-9)
+    np.testing.assert_allclose(z.gather(), np.linalg.solve(dense(shift=2.0), GOAL), rtol=1e-9)
+    np.testing.assert_allclose([total, square], [GOAL.sum(), DATA @ DATA], rtol=1e-12)
+
+
+LINEAX = {
+    "CG": lambda: lx.CG(rtol=1e-12, atol=1e-12),
+    "AutoLinearSolver": lambda: lx.AutoLinearSolver(well_posed=True),
+}
+
+
+@pytest.mark.parametrize("name", LINEAX)
+def test_solvers_of_lineax(comm, name):
+    """Right on one rank and on replicated vectors; on split vectors they raise an error on every rank."""
+    matrix = np.random.default_rng(4).standard_normal((6 * comm.size, 3))
+    V = collops.VStack([jnp.asarray(matrix[6 * comm.rank : 6 * comm.rank + 6])], comm)  # the product sums over ranks
+    y = collops.from_global(jnp.arange(1.0, 4.0), V.domain, comm=comm)
+    x = lx.linear_solve(as_lineax(V.H @ V, PSD), y, LINEAX[name](), throw=False).value
+    np.testing.assert_allclose(x.gather(), np.linalg.solve(matrix.T @ matrix, np.arange(1.0, 4.0)), rtol=1e-6)
+    for A in (smoothing(comm), collops.Diagonal(np.arange(1.0, SIZE + 1), comm=comm)):
+        if comm.size > 1:
+            with pytest.raises(UnsupportedTypeError, match=r"split over ranks; use collops\.bridges\.lineax\.Solver"):
+                lx.linear_solve(as_lineax(A, PSD), split(DATA, comm), LINEAX[name]())
+
+
+def residual(x, data):
+    """A tridiagonal nonlinear system: messages of halos forward, and a nonlinearity of each element."""
+    A = smoothing(x.comm)
+    return A.forward(x) + 0.3 * x * x * x - data
+
+
+def root(data):
+    x = np.zeros(SIZE)
+    for _ in range(30):
+        x -= np.linalg.solve(dense() + np.diag(0.9 * x * x), dense() @ x + 0.3 * x**3 - data)
+    return x, dense() + np.diag(0.9 * x * x)
+
+
+def test_newton_and_its_derivative(comm):
+    solver = optx.Newton(rtol=1e-11, atol=1e-11, norm=max_norm, linear_solver=Solver(collops.cg, **OPTIONS))
+    adjoint = optx.ImplicitAdjoint(Solver(collops.cg, **OPTIONS))
+    goal = split(GOAL, comm)
+
+    @jax.jit
+    def objective(data):
+        x = optx.root_find(residual, solver, collops.zeros_like(data), data, adjoint=adjoint, max_steps=60).value
+        return goal.vdot(x), x
+
+    (_, x), gradient = jax.value_and_grad(objective, has_aux=True)(split(DATA, comm))
+    expected, jacobian = root(DATA)
+    np.testing.assert_allclose(x.gather(), expected, rtol=1e-9)
+    np.testing.assert_allclose(gradient.gather(), np.linalg.solve(jacobian, GOAL), rtol=1e-8)
+
+
+def test_gauss_newton(comm):
+    solver = optx.GaussNewton(rtol=1e-9, atol=1e-9, norm=max_norm, linear_solver=Solver(collops.cgls, **OPTIONS))
+    data = split(DATA, comm)
+    x = optx.least_squares(residual, solver, collops.zeros_like(data), data, max_steps=60).value
+    np.testing.assert_allclose(x.gather(), root(DATA)[0], rtol=1e-9)
+
+
+def test_fixed_point_iteration(comm):
+    A, data = smoothing(comm), split(DATA, comm)
+    solver = optx.FixedPointIteration(rtol=1e-10, atol=1e-10, norm=max_norm)
+    x = optx.fixed_point(lambda x, data: x - 0.4 * (A.forward(x) - data), solver, data, data, max_steps=500).value
+    np.testing.assert_allclose(x.gather(), np.linalg.solve(dense(), DATA), atol=1e-8)
+
+
+def test_the_iteration_limit_is_an_error_on_every_rank(comm):
+    A, y = as_lineax(smoothing(comm), PSD), split(DATA, comm)
+    solver = Solver(collops.cg, niter=2, rtol=1e-12)
+    assert lx.linear_solve(A, y, solver, throw=False).result == lx.RESULTS.max_steps_reached
+    with pytest.raises(eqx.EquinoxRuntimeError, match="maximum number of solver steps"):
+        jax.block_until_ready(lx.linear_solve(A, y, solver).value.local_array)
+
+
+def test_errors(comm):
+    A, y = as_lineax(smoothing(comm), PSD), split(DATA, comm)
+    with pytest.raises(UnsupportedTypeError, match="as_lineax takes a distributed operator of collops, not"):
+        as_lineax(np.eye(3))
+    with pytest.raises(InputError, match="method must be one of collops' solvers cg, minres, bicgstab, cgls"):
+        Solver(collops.gmres)
+    with pytest.raises(InputError, match="cgls inside lineax does not support the option damp"):
+        Solver(collops.cgls, damp=0.1)
+    with pytest.raises(InputError, match=r"pass options to Solver\(\.\.\.\), not to lineax: y0"):
+        lx.linear_solve(A, y, Solver(collops.cg), options={"y0": y})
+    with pytest.raises(UnsupportedTypeError, match="needs an operator between distributed arrays, not"):
+        lx.linear_solve(lx.MatrixLinearOperator(jnp.eye(3)), jnp.ones(3), Solver(collops.cg))
+    tall = collops.VStack([jnp.ones((3, 2))], comm)
+    with pytest.raises(LayoutError, match=r"cg needs one layout on both sides .*; take Solver\(collops\.lsqr\)"):
+        lx.linear_solve(as_lineax(tall), collops.ones(tall.range, comm=comm, engine="jax"), Solver(collops.cg))
+    for tree in (jnp.ones(3), (y, jnp.ones(3)), ()):
+        with pytest.raises(UnsupportedTypeError, match="max_norm takes distributed arrays, not"):
+            max_norm(tree)
+
+
+@pytest.mark.serial
+def test_other_libraries_on_sharded_arrays_of_one_process():
+    devices = jax.devices()
+    mesh = jax.sharding.Mesh(np.array(devices), "device")
+    size = 3 * len(devices)
+    matrix = np.diag(np.arange(1.0, size + 1)) + 0.1
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
+    M, y = jax.device_put(jnp.asarray(matrix), rows), jax.device_put(jnp.ones(size), rows)
+    expected = np.linalg.solve(matrix, np.ones(size))
+    found = lx.linear_solve(lx.MatrixLinearOperator(M, PSD), y, lx.CG(rtol=1e-12, atol=1e-12)).value
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(jax.scipy.sparse.linalg.cg(lambda x: M @ x, y, tol=1e-12)[0], expected, rtol=1e-9)
