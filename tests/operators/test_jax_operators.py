@@ -166,3 +166,26 @@ def test_matrices_in_bfloat16(comm, given):
     np.testing.assert_allclose(gathered(forward), expected @ gathered(x), atol=1e-5)
     for found in (*adjoints, A.adjoint(y)):
         np.testing.assert_allclose(gathered(found), expected.T @ gathered(y), atol=1e-5)
+
+
+BIDIAGONAL = np.eye(11) + np.eye(11, k=1)
+LOCAL = {
+    "differences of neighbours": lambda comm: ops.FirstDerivative(11, kind="forward", comm=comm),
+    "a halo on one side": lambda comm: ops.Halo(11, (0, 1), comm=comm),
+    "a bidiagonal matrix": lambda comm: ops.CSRMatrix.from_global(scipy.sparse.csr_matrix(BIDIAGONAL), comm=comm),
+    "samples": lambda comm: ops.Restriction(11, [0, 10, 9], comm=comm),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_second_derivatives(comm, name):
+    """Derivatives of derivatives have the messages of a rank that only sends, or only receives, in a direction."""
+    op = LOCAL[name](comm)
+    dense = np.stack([(op @ collops.from_global(column, comm=comm)).gather() for column in np.eye(11)], 1)
+    x, v = (collops.random(11, seed=seed, comm=comm, engine="jax") for seed in (1, 2))
+    X, V = (np.asarray(each.gather()) for each in (x, v))
+    expected = dense.T @ np.diag(dense @ X) @ dense @ V
+    gradient = jax.grad(lambda x: jnp.sum(op.forward(x).local_array ** 3) / 6)
+    np.testing.assert_allclose(jax.jvp(gradient, (x,), (v,))[1].gather(), expected, atol=1e-13)
+    reverse = jax.jit(jax.grad(lambda x: jnp.sum(gradient(x).local_array * v.local_array)))
+    np.testing.assert_allclose(reverse(x).gather(), expected, atol=1e-13)

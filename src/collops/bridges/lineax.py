@@ -247,7 +247,7 @@ def max_norm(tree: Tree) -> jax.Array:
         if not _is_distributed(array):
             raise UnsupportedTypeError(
                 f"max_norm takes distributed arrays, not {type_name(array)}; solvers of optimistix that can use it are "
-                "Newton, Chord, GaussNewton and FixedPointIteration"
+                "Newton, GaussNewton and FixedPointIteration"
             )
     return functools.reduce(jnp.maximum, [array.norm(np.inf) for array in arrays])
 

@@ -18,7 +18,7 @@ from collops.comm.agreement import AnyCommunicator
 from collops.comm.reductions import check_dtype, check_reduction
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
-__all__ = ["Call", "check_rank", "check_tag", "in_elements", "overlap", "rows_of_ranks"]
+__all__ = ["Call", "check_rank", "check_tag", "in_elements", "rows_of_ranks"]
 
 _USER_TAGS = 1 << 20
 _HOST = engine_of(np.empty(0))

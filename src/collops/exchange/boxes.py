@@ -136,10 +136,11 @@ class ExchangePlan:
         if messages.active and self.travels:
             messages.record(self.kind, self._elements, self._elements * dtype.itemsize)
         if offsets is None:
-            values = [(target_box, source[source_box]) for source_box, target_box in self._local]
+            values, tie = [(target_box, source[source_box]) for source_box, target_box in self._local], None
             if self.travels:
-                values += self._exchanged(engine, sources)
-            return InFlight(partial(_combined, combine, values), target)
+                arrived, tie = self._exchanged(engine, sources)
+                values += arrived
+            return InFlight(partial(_combined, combine, values), target, tie)
         if self.travels:
             transport = self.comm.begin(target)
             begin = self._start_arrays
@@ -160,9 +161,14 @@ class ExchangePlan:
         """Start, finish, and return the filled target. Collective."""
         return self.start(source, target, op=op).finish()
 
-    def _exchanged(self, engine: Any, sources: Sequence[LocalArray]) -> list[tuple[Box, LocalArray]]:
-        """Exchange messages in the traced program; return the boxes of the target and the values received for them."""
-        arrived = engine.methods.exchange(
+    def _exchanged(
+        self, engine: Any, sources: Sequence[LocalArray]
+    ) -> tuple[list[tuple[Box, LocalArray]], Callable[[LocalArray], LocalArray] | None]:
+        """Exchange messages in the traced program; return boxes of the target, each with the values for it, and a tie.
+
+        For the tie see :meth:`InFlight.tied`.
+        """
+        arrived, tie = engine.methods.exchange(
             self.comm,
             sources[0],
             [sources[send.part][send.box] for send in self._sends],
@@ -170,7 +176,7 @@ class ExchangePlan:
             [receive.shape for receive in self._receives],
             [receive.peer for receive in self._receives],
         )
-        return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)]
+        return [(receive.box, values) for receive, values in zip(self._receives, arrived, strict=True)], tie
 
     def _start_arrays(
         self,

@@ -46,11 +46,17 @@ class InFlight:
     array([0., 0., 1., 2.])
     """
 
-    __slots__ = ("_complete", "_target")
+    __slots__ = ("_complete", "_target", "_tie")
 
-    def __init__(self, complete: Callable[[LocalArray], LocalArray] | None, target: LocalArray) -> None:
+    def __init__(
+        self,
+        complete: Callable[[LocalArray], LocalArray] | None,
+        target: LocalArray,
+        tie: Callable[[LocalArray], LocalArray] | None = None,
+    ) -> None:
         self._complete = complete
         self._target = target
+        self._tie = tie
 
     def finish(self, target: LocalArray | None = None) -> LocalArray:
         """Wait for the values (on devices: order the current stream after them), and return the target. Collective.
@@ -67,7 +73,14 @@ class InFlight:
         complete, self._complete = self._complete, None
         if complete is not None:
             self._target = complete(self._target)
-        return self._target
+        return self.tied(self._target)
+
+    def tied(self, result: LocalArray) -> LocalArray:
+        """Return `result`; its derivatives in JAX have the messages of this exchange, even if this rank only sends.
+
+        For results that depend on the source and not on the target: on a rank that only sends, the target may be empty.
+        """
+        return result if self._tie is None else self._tie(result)
 
 
 class LocalWork(NamedTuple):

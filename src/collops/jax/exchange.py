@@ -13,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import dtypes, lax
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.interpreters import ad, batching
 
 from collops.backend import LocalArray
@@ -235,7 +235,7 @@ def _arriving(rank: int | None, tag: int | None, comm: NativeComm) -> tuple[int,
 
 def with_derivative(x: LocalArray, other: LocalArray) -> LocalArray:
     """Return `x`; its cotangent also reaches `other`, as zeros, so that this rank participates in a derivative."""
-    if x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
+    if not isinstance(other, Tracer) or x.dtype != other.dtype or not jnp.issubdtype(x.dtype, np.inexact):
         return x
     return lax.select(np.False_, jnp.broadcast_to(jnp.sum(other), x.shape), x)
 
@@ -311,14 +311,18 @@ def _transpose(
     back = [whole(cotangent) for cotangent in cotangents[: len(sources)]]
     shapes = [operand.aval if ad.is_undefined_primal(operand) else operand for operand in operands[:count]]
     templates = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
+    if not sources:  # the derivative of what follows reaches this rank by its receipt only
+        templates = [with_derivative(template, whole(cotangents[0])) for template in templates]
     to, origins = _returning(destinations, sources)
     returned = exchange_p.bind(*back, *templates, destinations=to, sources=origins, comm=comm, status=status)
     cotangents_of_sends = [
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
-    zeros = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    return [*cotangents_of_sends, *zeros]
+    of_templates = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
+    if not destinations and ad.is_undefined_primal(operands[0]):  # the same for the derivative of this derivative
+        of_templates[0] = with_derivative(jnp.zeros(operands[0].aval.shape, operands[0].aval.dtype), returned[0])
+    return [*cotangents_of_sends, *of_templates]
 
 
 def _batch(

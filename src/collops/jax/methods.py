@@ -7,10 +7,13 @@ and does not need the native library.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from collops.backend import LocalArray
 from collops.comm import Communicator
@@ -19,7 +22,7 @@ from collops.jax import distribution, gathering, rooted
 from collops.jax.allreduce import allreduce
 from collops.jax.alltoall import alltoall, alltoallv
 from collops.jax.arguments import checked_rank, operation
-from collops.jax.exchange import neighbor_exchange, recv, send, sendrecv
+from collops.jax.exchange import messages, neighbor_exchange, recv, send, sendrecv, with_derivative
 from collops.jax.primitive import linear_map
 
 __all__ = ["collective", "exchange", "recv", "send", "sendrecv"]
@@ -91,16 +94,27 @@ def exchange(
     destinations: Sequence[int],
     shapes: Sequence[tuple[int, ...]],
     sources: Sequence[int],
-) -> list[LocalArray]:
-    """Send `sends` and return the received arrays, of the dtype of `source` and of these shapes.
+) -> tuple[list[LocalArray], Callable[[Any], Any] | None]:
+    """Send `sends`; return the received arrays, of the dtype of `source` and of these shapes, and perhaps a function.
 
-    `sends` are parts of `source`. A rank that only receives also depends on `source`, as derivatives require.
+    `sends` are parts of `source`. A rank that only receives also depends on `source`, as derivatives require. On a rank
+    that only sends, what is computed next must depend on the exchange: pass it through the function. Without it this
+    rank would leave out the messages of a derivative of a derivative.
     """
     dtype = source.dtype
+    if sends and not sources:
+        (receipt,) = messages(sends, [], [(rank, 0) for rank in destinations], [], comm)
+        return [], partial(jax.tree.map, lambda result: with_derivative(result, receipt))
     if sends or not sources:
         templates = [jnp.zeros(shape, dtype) for shape in shapes]
     else:
         ends = source.shape, shapes[0]
-        first = linear_map(lambda _: jnp.zeros(ends[1], dtype), lambda _: jnp.zeros(ends[0], dtype), source, ends)
+        to_first, to_source = (partial(_zeros_after, shape, dtype) for shape in reversed(ends))
+        first = linear_map(to_first, to_source, source, ends)
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
-    return neighbor_exchange(sends, templates, destinations, sources, comm=comm)
+    return neighbor_exchange(sends, templates, destinations, sources, comm=comm), None
+
+
+def _zeros_after(shape: tuple[int, ...], dtype: np.dtype, x: LocalArray) -> LocalArray:
+    """Return zeros that depend on `x`."""
+    return with_derivative(jnp.zeros(shape, dtype), x)

@@ -241,6 +241,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         ghosts = arriving.finish()
         if len(self.ghosts):
             result = remote.multiply(ghosts, result, add=True)
+        elif x.engine.traced:  # the result must depend on the message, since its derivatives are collective
+            result = x.engine.xp.concatenate([result, ghosts])
         return filled(out, result)
 
     def _adjoint(self, y: Array, out: Array | None) -> Array:
@@ -250,6 +252,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         ghosts = self._ghost_values(y.engine, out.dtype)
         if len(self.ghosts):
             ghosts = remote.multiply_adjoint(operand, ghosts, add=False)
+        elif y.engine.traced:
+            ghosts = operand[:0]
         if not y.engine.mutable:
             # The compiler overlaps the messages with the product itself.
             return filled(out, self.forest.reduce(ghosts, local.multiply_adjoint(operand, result, add=False), "sum"))

@@ -103,7 +103,7 @@ class Stencil:
             values = engine.put(face.view(landing), box, piece.view(landing))
             if not engine.mutable:
                 landing = engine.put(landing, slice(face.begin, face.end), values.reshape(-1))
-        return run("rest" if overlaps else "whole", sources, targets, landing)
+        return exchange.tied(run("rest" if overlaps else "whole", sources, targets, landing))
 
     def _takes_long(self, landing: LocalArray) -> bool:
         """Return whether the exchange takes longer than the second launch that overlapping needs."""
