@@ -79,7 +79,10 @@ def module() -> types.ModuleType:
         *("arange", "array", "asarray", "ascontiguousarray", "where"),
     ):
         setattr(cupy, name, _placed(getattr(np, name)))
-    for name in ("add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"):
+    for name in (
+        *("add", "multiply", "minimum", "maximum", "logical_and", "logical_or", "logical_xor"),
+        "may_share_memory",
+    ):
         setattr(cupy, name, getattr(np, name))
     current = _Stream()
     cupy.cuda = types.SimpleNamespace(
