@@ -9,6 +9,7 @@ import pytest
 import collops
 from collops import StackedArray
 from collops.backend import Engine, kernel_table
+from collops.backend import engine as find_engine
 from collops.errors import UnsupportedTypeError
 
 BINARY = [
@@ -167,6 +168,18 @@ def test_functions_that_an_engine_lacks():
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("name", ["numpy", "jax"])
+@pytest.mark.parametrize("by", [-2, 0, 1])
+def test_shifted_arrays(name, by):
+    pytest.importorskip(name)
+    engine = find_engine(name)
+    values = np.arange(1.0, 13).reshape(3, 4).astype("float32")
+    expected = np.roll(values, by, 1)
+    expected[:, slice(by) if by >= 0 else slice(by, None)] = 0
+    found = engine.shifted(engine.from_host(values), by, 1)
+    np.testing.assert_array_equal(engine.to_host(found), expected)
+
+
 def test_a_table_without_kernels_for_an_engine():
     table = kernel_table("collops.jacobi", None, numpy="numpy_sweeps", cupy="cupy_sweeps")
     with pytest.raises(UnsupportedTypeError, match="has no kernels for abacus: choose numpy or cupy"):

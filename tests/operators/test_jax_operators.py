@@ -173,6 +173,7 @@ LOCAL = {
     "differences of neighbours": lambda comm: ops.FirstDerivative(11, kind="forward", comm=comm),
     "a halo on one side": lambda comm: ops.Halo(11, (0, 1), comm=comm),
     "a bidiagonal matrix": lambda comm: ops.CSRMatrix.from_global(scipy.sparse.csr_matrix(BIDIAGONAL), comm=comm),
+    "its adjoint": lambda comm: ops.CSRMatrix.from_global(scipy.sparse.csr_matrix(BIDIAGONAL), comm=comm).H,
     "samples": lambda comm: ops.Restriction(11, [0, 10, 9], comm=comm),
 }
 

@@ -26,12 +26,14 @@ def sliced(x: GlobalArray, index: Any) -> GlobalArray | Scalar:
     UnsupportedTypeError for arrays of indices, masks and new axes, with the replacement.
     """
     entries = list(index) if isinstance(index, tuple) else [index]
-    dots = [place for place, entry in enumerate(entries) if entry is Ellipsis]
+    dots = [position for position, entry in enumerate(entries) if entry is Ellipsis]
     missing = x.ndim - len(entries) + bool(dots)
     if missing < 0 or len(dots) > 1:
-        raise LayoutError(f"an array with {x.ndim} axes has no index of {len(entries)} entries")
-    place = dots[0] if dots else len(entries)
-    entries[place : place + bool(dots)] = [slice(None)] * missing
+        raise LayoutError(
+            f"an index of an array with {x.ndim} axes takes at most {x.ndim} entries and one ellipsis, not {index!r}"
+        )
+    position = dots[0] if dots else len(entries)
+    entries[position : position + bool(dots)] = [slice(None)] * missing
     layout, block = x.layout, x.layout.block(x.comm.rank)
     local, sizes, dropped = [], [], []
     for axis, entry in enumerate(entries):
@@ -74,7 +76,7 @@ def _chosen(entry: Any, extent: int, axis: int, is_split: bool) -> range:
         )
     number = operator.index(entry)
     if not -extent <= number < extent:
-        raise LayoutError(f"there is no index {number} along axis {axis} of {extent} elements")
+        raise LayoutError(f"index {number} is outside axis {axis}, which has {extent} elements")
     if is_split:
         raise LayoutError(
             f"index {number} along the split axis {axis} is on some ranks only: use a slice, x[i:i+1], "
@@ -108,22 +110,22 @@ def concatenate(arrays: Sequence[GlobalArray], /, axis: int = 0) -> GlobalArray:
     first = arrays[0]
     axis = normal_axis(axis, first.ndim)
     ends = list(accumulate((array.shape[axis] for array in arrays if array.ndim == first.ndim), initial=0))
-    whole = _resized(first.layout, axis, ends[-1])
+    joined = _resized(first.layout, axis, ends[-1])
     for array in arrays:
         if array.comm is not first.comm or array.engine is not first.engine:
             raise UnsupportedTypeError("numpy.concatenate joins arrays of one communicator and one engine")
-        if array.ndim != first.ndim or _resized(array.layout, axis, ends[-1]) is not whole:
+        if array.ndim != first.ndim or _resized(array.layout, axis, ends[-1]) is not joined:
             raise LayoutError(
                 f"numpy.concatenate joins arrays that differ along axis {axis} only, in extent and split, not\n"
                 f"  {first.layout}\n  {array.layout}\nredistribute one of them first"
             )
-    parts, starts = [], [*whole.starts[axis], ends[-1]]
+    parts, starts = [], [*joined.starts[axis], ends[-1]]
     for array, begin, end in zip(arrays, ends, ends[1:], strict=False):
         inside = [min(max(start, begin), end) for start in starts]  # of the blocks of the result, in this array
         sizes = [stop - start for start, stop in pairwise(inside)]
         layout = _resized(array.layout, axis, end - begin, sizes)
         parts.append((array if array.layout is layout else array.redistribute(layout)).local_array)
-    return first._in_layout(whole, first.engine.xp.concatenate(parts, axis=axis))
+    return first._in_layout(joined, first.engine.xp.concatenate(parts, axis=axis))
 
 
 def _resized(layout: Layout, axis: int, extent: int, sizes: Sequence[int] | None = None) -> Layout:
@@ -175,8 +177,8 @@ def _variance(a: GlobalArray, axis: Axis, ddof: float) -> Any:
         axes, deviation = None, abs(a - mean)
     else:
         axes = tuple(normal_axis(operator.index(n), a.ndim) for n in (axis if isinstance(axis, tuple) else (axis,)))
-        spread = mean.local_array if hasattr(mean, "local_array") else mean
-        deviation = abs(a._like(a.local_array - a.engine.xp.expand_dims(spread, axes)))
+        means = mean.local_array if hasattr(mean, "local_array") else mean
+        deviation = abs(a._like(a.local_array - a.engine.xp.expand_dims(means, axes)))
     variance = (deviation * deviation).mean(axis)
     if ddof == 0:
         return variance

@@ -59,7 +59,7 @@ def as_lineax(
         The operator. Its JAX arrays, also tracers, become leaves of the result, so that lineax differentiates with
         respect to them.
     tags : object or iterable of object
-        Properties that lineax cannot find out, such as ``lineax.symmetric_tag`` and
+        Properties of the operator for lineax, such as ``lineax.symmetric_tag`` and
         ``lineax.positive_semidefinite_tag``. They are not checked.
     dtype : dtype, optional
         The type of the vectors in the domain. By default the type of `op`.
@@ -98,8 +98,9 @@ def as_lineax(
 class Solver(lx.AbstractLinearSolver):
     """A solver of collops as a solver of lineax: compiled, with inner products over all ranks.
 
-    It solves systems with any operator of lineax between distributed arrays: the result of :func:`as_lineax`, sums and
-    products of these, and Jacobians, such as those that the solvers of optimistix pass to their ``linear_solver``.
+    It solves systems with operators of lineax between distributed arrays: the result of :func:`as_lineax`, and
+    Jacobians, such as those that the solvers of optimistix pass to their ``linear_solver``. Add and multiply operators
+    before :func:`as_lineax`: lineax's sums and products raise ValueError for distributed arrays.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ class Solver(lx.AbstractLinearSolver):
 
     Notes
     -----
-    ``lineax.linear_solve`` with this solver is collective. It returns on all ranks the same status. A solve that ends
+    ``lineax.linear_solve`` with this solver is collective, and returns the same status on all ranks. A solve that ends
     at the iteration limit raises an error there, unless ``throw=False``. lineax's `options` are not supported.
 
     Derivatives are implicit, by one more solve, or by three for `cgls`, `lsqr` and `lsmr`, which do not assume full
@@ -143,7 +144,7 @@ class Solver(lx.AbstractLinearSolver):
 
     def __init__(self, method: Callable[..., Any] = collops.cg, **options: Any) -> None:
         if method not in (*_SQUARE, *_LEAST_SQUARES):
-            names = ", ".join(one.__name__ for one in (*_SQUARE, *_LEAST_SQUARES))
+            names = ", ".join(known.__name__ for known in (*_SQUARE, *_LEAST_SQUARES))
             raise InputError(f"method must be one of collops' solvers {names}, not {method!r}")
         if altering := [name for name in _ALTERING if name in options]:
             raise InputError(f"{method.__name__} inside lineax does not support the option {altering[0]}")
@@ -220,7 +221,7 @@ class _Lifted(LinearOperator):
 def max_norm(tree: Tree) -> jax.Array:
     """Return the largest absolute value of distributed arrays, on all ranks: a `norm` for solvers of optimistix.
 
-    With optimistix's own norms every rank would stop in another iteration.
+    With optimistix's own norms the ranks would stop in different iterations.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def as_scipy(op: collops.LinearOperator, *, engine: Engine | str = "numpy") -> l
     LayoutError
         If the groups of a mask have independent values, so that no global vector exists.
     InputError
-        If there is no such engine. Products raise it on all ranks if the vectors of the ranks differ.
+        If `engine` is unknown. Products raise it on all ranks if the vectors of the ranks differ.
 
     Notes
     -----

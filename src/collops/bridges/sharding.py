@@ -346,8 +346,7 @@ def _sharded(values: jax.Array, sharding: NamedSharding, layout: Layout, comm: C
     offsets = layout.offset(comm.rank)
     for device, box in _boxes(sharding, layout.shape, comm).items():
         part = tuple(slice(start - offset, stop - offset) for (start, stop), offset in zip(box, offsets, strict=True))
-        whole = _size(box) == layout.local_size(comm.rank)  # a slice would be a copy
-        parts.append(jax.device_put(values if whole else values[part], device))
+        parts.append(jax.device_put(values[part], device))  # a slice of all elements is the array itself
     return jax.make_array_from_single_device_arrays(layout.shape, sharding, parts)
 
 
@@ -361,7 +360,7 @@ def _resharded(x: jax.Array, sharding: NamedSharding) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, sharding)
     if x.sharding.is_equivalent_to(sharding, x.ndim):
         return x
-    old, new = (list(one.devices_indices_map(x.shape)) for one in (x.sharding, sharding))
+    old, new = (list(layout.devices_indices_map(x.shape)) for layout in (x.sharding, sharding))
     if old != new:  # a program has its devices in one order
         return jax.device_put(x, sharding)
     return jax.jit(_identity, out_shardings=sharding)(x)

@@ -320,7 +320,7 @@ class Denoiser(ProxOperator):
         UnsupportedTypeError
             If the parameters of the network have another dtype.
         """
-        dtype = next((one.dtype for one in self.module.parameters() if one.is_floating_point()), x.dtype)
+        dtype = next((p.dtype for p in self.module.parameters() if p.is_floating_point()), x.dtype)
         if dtype != x.dtype:
             raise UnsupportedTypeError(f"the network has parameters of {dtype}, the image is of {x.dtype}: convert one")
         tile = apply(self._halo, x)[self._inside]
@@ -352,7 +352,7 @@ class _Application(torch.autograd.Function):
     def forward(ctx: Any, op: LinearOperator, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.op, ctx.dtypes = op, [tensor.dtype for tensor in tensors]
         with _current_stream(tensors[0]):
-            arrays = iter([_local_array(one.detach().resolve_conj().resolve_neg().contiguous()) for one in tensors])
+            arrays = iter([_local_array(t.detach().resolve_conj().resolve_neg().contiguous()) for t in tensors])
             result = op.forward(_array(op.domain, op.comm, arrays))
             return tuple(to_torch(leaf) for leaf in result.leaves)
 
@@ -360,8 +360,8 @@ class _Application(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         results = _Application.apply(ctx.op.H, *gradients)
         return None, *(
-            (one if dtype.is_complex or not one.is_complex() else one.real).to(dtype)
-            for one, dtype in zip(results, ctx.dtypes, strict=True)
+            (gradient if dtype.is_complex or not gradient.is_complex() else gradient.real).to(dtype)
+            for gradient, dtype in zip(results, ctx.dtypes, strict=True)
         )
 
     @staticmethod
@@ -378,8 +378,8 @@ class _Solution(LinearOperator):
         if not isinstance(op, LinearOperator):
             raise UnsupportedTypeError(f"solve takes an operator of collops, not {type_name(op)}")
         if solver not in _LINEAR_SOLVERS:
-            names = ", ".join(one.__name__ for one in _LINEAR_SOLVERS)
-            raise InputError(f"solve differentiates solvers of linear problems, choose one of {names}, not {solver!r}")
+            names = ", ".join(known.__name__ for known in _LINEAR_SOLVERS)
+            raise InputError(f"solve takes a solver of linear problems, one of {names}, not {solver!r}")
         if unsupported := sorted(_OPTIONS_OF_ONE_SOLUTION & options.keys()):
             raise InputError(f"solve also solves for derivatives: leave out {', '.join(unsupported)}")
         if options.get("M") is not None and op.domain is not op.range:

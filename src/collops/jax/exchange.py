@@ -319,10 +319,8 @@ def _transpose(
         cotangent if ad.is_undefined_primal(operand) else None
         for cotangent, operand in zip(returned, operands[:count], strict=False)
     ]
-    of_templates = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
-    if not destinations and ad.is_undefined_primal(operands[0]):  # the same for the derivative of this derivative
-        of_templates[0] = with_derivative(jnp.zeros(operands[0].aval.shape, operands[0].aval.dtype), returned[0])
-    return [*cotangents_of_sends, *of_templates]
+    zeros = [ad.Zero(x.aval) if ad.is_undefined_primal(x) else None for x in operands[count:]]
+    return [*cotangents_of_sends, *zeros]
 
 
 def _batch(

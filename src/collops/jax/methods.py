@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from collops.backend import LocalArray
 from collops.comm import Communicator
@@ -95,11 +94,11 @@ def exchange(
     shapes: Sequence[tuple[int, ...]],
     sources: Sequence[int],
 ) -> tuple[list[LocalArray], Callable[[Any], Any] | None]:
-    """Send `sends`; return the received arrays, of the dtype of `source` and of these shapes, and perhaps a function.
+    """Send `sends`, parts of `source`; return the received arrays, of its dtype and of these shapes, and a tie.
 
-    `sends` are parts of `source`. A rank that only receives also depends on `source`, as derivatives require. On a rank
-    that only sends, what is computed next must depend on the exchange: pass it through the function. Without it this
-    rank would leave out the messages of a derivative of a derivative.
+    Derivatives exchange messages on every rank that takes part. A rank that only receives depends on `source` for this.
+    On a rank that only sends, the tie is a function, and results computed from `source` must pass through it:
+    otherwise second derivatives leave out the messages of this rank. Elsewhere it is ``None``.
     """
     dtype = source.dtype
     if sends and not sources:
@@ -109,12 +108,6 @@ def exchange(
         templates = [jnp.zeros(shape, dtype) for shape in shapes]
     else:
         ends = source.shape, shapes[0]
-        to_first, to_source = (partial(_zeros_after, shape, dtype) for shape in reversed(ends))
-        first = linear_map(to_first, to_source, source, ends)
+        first = linear_map(lambda _: jnp.zeros(ends[1], dtype), lambda _: jnp.zeros(ends[0], dtype), source, ends)
         templates = [first, *(jnp.zeros(shape, dtype) for shape in shapes[1:])]
     return neighbor_exchange(sends, templates, destinations, sources, comm=comm), None
-
-
-def _zeros_after(shape: tuple[int, ...], dtype: np.dtype, x: LocalArray) -> LocalArray:
-    """Return zeros that depend on `x`."""
-    return with_derivative(jnp.zeros(shape, dtype), x)
