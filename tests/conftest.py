@@ -52,14 +52,20 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
 
 # Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
 MAX_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-MAX_CASES_ON_ALL_RANKS = 4
+MAX_CASES_ON_ALL_RANKS = 2
 JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
 if collops.world().size == 4:  # a device each
     JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
 
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
-ONLY_TO_THREE_RANKS = ("tests/apps/test_outputs.py", "tests/seismic/", "tests/solvers/")
+ONLY_TO_THREE_RANKS = (
+    "tests/apps/test_outputs.py",
+    "tests/compat/test_side_by_side.py",
+    "tests/seismic/",
+    "tests/solvers/",
+    "tests/uncertainty/test_posterior.py",
+)
 NOT_ON_THREE_RANKS = (
     "tests/seismic/test_kirchhoff_split.py",
     "tests/seismic/test_lsm_job.py",
@@ -159,9 +165,9 @@ def pytest_collection_modifyitems(config, items) -> None:
         or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks))
     }
     if "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with many cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that 3 ranks
-        # leave out, and all of JAX, which may not run on 3. Of compiled solvers, which each rank compiles for itself, 2
-        # ranks run half. One rank runs all.
+        # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
+        # 3 ranks leave out (or 4 ranks, where 3 run none), and all of JAX, which may not run on 3. Of compiled solvers,
+        # which each rank compiles for itself, 2 ranks run half. One rank runs all.
         cases: dict[str, list] = {}
         for item in items:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -169,7 +175,8 @@ def pytest_collection_modifyitems(config, items) -> None:
             if size == 2 and name.startswith("tests/solvers/test_jax"):
                 left_out.update(alike[1::2])
             elif len(alike) > MAX_CASES_ON_ALL_RANKS:
-                thirds = (1, 2) if size == 2 else (size % 3,)
+                on_two = (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
+                thirds = on_two if size == 2 else (size % 3,)
                 left_out.update(
                     case
                     for number, case in enumerate(alike)
