@@ -37,6 +37,7 @@ PACKAGES = (
     "collops.bridges.torch",
     "collops.bridges.sharding",
     "collops.bridges.lineax",
+    "collops.bridges.chunked",
     "collops.profile",
     "collops.errors",
     "collops.backend",
