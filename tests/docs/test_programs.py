@@ -35,6 +35,7 @@ NEEDS = {
     "from-mpi4jax.md": "collops_native",
     "tutorial-jax.md": "collops_native",
     "bridge-lineax.md": "optimistix",
+    "bridge-petsc.md": "petsc4py",
     "bridge-chunked.md": "xarray",
 }
 # Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
