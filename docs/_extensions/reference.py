@@ -37,6 +37,8 @@ PACKAGES = (
     "collops.bridges.torch",
     "collops.bridges.sharding",
     "collops.bridges.lineax",
+    "collops.bridges.petsc",
+    "collops.bridges.chunked",
     "collops.profile",
     "collops.errors",
     "collops.backend",
@@ -51,6 +53,7 @@ PACKAGES = (
 NEEDS = {
     "collops.jax": ["jax"],
     "collops.bridges.lineax": ["lineax"],
+    "collops.bridges.petsc": ["petsc4py"],
     "collops.bridges.sharding": ["jax"],
     "collops.bridges.torch": ["torch"],
     "collops.compat.mpi4jax": ["jax", "mpi4py"],

@@ -517,6 +517,94 @@ def test_links_and_parents(comm, folder):
     np.testing.assert_array_equal(ca.load(folder / "a" / "b" / "x", comm=comm).gather(), 2 * x.gather())
 
 
+def test_xarray_opens_arrays_with_named_axes(comm, folder):
+    """With the coordinates of the axes, and one of both axes, which another attribute lists."""
+    xarray = pytest.importorskip("xarray", reason="xarray is not installed")
+    a, line = values((7, 5)), values((7,), "float32")
+    depth, x = np.arange(7) * 0.5, np.arange(5) + 10
+    layout = Layout.split(a.shape, comm.size, 1)
+    arrays = {"model": ca.from_global(a, layout, comm=comm), "line": ca.from_global(line, comm=comm)}
+    coords = {"depth": depth, "x": ca.from_global(x, comm=comm), "distance": (("depth", "x"), a**2)}
+    names = {"model": ("depth", "x"), "line": ["depth"]}
+    ca.save(folder / "all", arrays, dims=names, coords=coords, chunks={"model": (2, 5)}, attributes={"title": "all"})
+    with xarray.open_zarr(folder / "all", consolidated=False) as found:
+        assert dict(found.sizes) == {"depth": 7, "x": 5} and found.attrs["title"] == "all"
+        assert found["model"].dims == ("depth", "x") and set(found.data_vars) == {"model", "line"}
+        assert set(found.coords) == {"depth", "x", "distance"} and set(found.indexes) == {"depth", "x"}
+        for name, expected in {"model": a, "line": line, "depth": depth, "x": x, "distance": a**2}.items():
+            np.testing.assert_array_equal(found[name].values, expected)
+        assert found["model"].encoding["chunks"] == (2, 5)
+        assert float(found["model"].sel(depth=1.5, x=12)) == a[3, 2]
+    back = ca.load(folder / "all", comm=comm)
+    assert set(back) == {"model", "line", "depth", "x", "distance"} and back["model"].layout is layout
+    np.testing.assert_array_equal(back["depth"].gather(), depth)
+
+
+def test_names_for_all_arrays(comm, folder):
+    """A tuple holds for all arrays of the caller, also in dictionaries and stacks, but not for coordinates."""
+    x = ca.ones((4, 3), comm=comm)
+    saved = {"a": x, "b": {"c": x, "d": StackedArray([x, x])}}
+    ca.save(folder / "all", saved, dims=("y", "x"), chunks=(2, 3), coords={"y": np.arange(4)})
+    group = zarr.open_group(folder / "all", mode="r")
+    for name in ("a", "b/c", "b/d/1"):
+        assert group[name].metadata.dimension_names == ("y", "x") and group[name].chunks == (2, 3)
+    assert group["y"].metadata.dimension_names == ("y",)
+    x.save(folder / "x")
+    assert zarr.open_array(folder / "x", mode="r").metadata.dimension_names is None
+
+
+def test_chunks_and_shards(comm, folder):
+    """Each file is written by one rank, as a whole, in any layout of the array."""
+    a = values((11, 5, 4))
+    for number, layout in enumerate(layouts(a.shape, comm.size)):
+        x = ca.from_global(a, layout, comm=comm)
+        for chunks, shards, files in [((3, 5, 2), None, 8), ((2, 5, 2), (4, 5, 4), 3), ((20, 9, 7), None, 1)]:
+            path = folder / f"{number}-{files}"
+            ca.save(path, x, chunks=chunks, shards=shards)
+            stored = zarr.open_array(path, mode="r")
+            assert (stored.chunks, stored.shards, len(chunks_of(path))) == (chunks, shards, files)
+            np.testing.assert_array_equal(stored[...], a)
+            np.testing.assert_array_equal(ca.load(path, layout, comm=comm).gather(), a)
+    comm.barrier()
+    if comm.rank == 0:
+        chunks_of(folder / "0-3")[-1].unlink()
+    comm.barrier()
+    with pytest.raises(InputError, match="has lost 1 of its files"):
+        ca.load(folder / "0-3", comm=comm)
+
+
+def test_forms_that_do_not_fit(comm, folder):
+    x, y = ca.ones((4, 3), comm=comm), ca.ones(5, comm=comm)
+    for arrays, options, message in [
+        (x, {"chunks": (2,)}, "need one number for each axis"),
+        (x, {"chunks": 2}, "need one number for each axis"),
+        (x, {"chunks": (2, 0)}, "at least 1"),
+        (x, {"shards": (2, 3)}, "pass chunks as well"),
+        (x, {"chunks": (2, 3), "shards": (3, 3)}, "must be multiples"),
+        (x, {"dims": ("y",)}, "2 different names"),
+        (x, {"dims": ("y", "y")}, "2 different names"),
+        (x, {"dims": "yx"}, "2 different names"),
+        (x, {"dims": {"y": 4, "x": 3}}, "2 different names"),
+        (x, {"dims": ("y", None)}, "2 different names"),
+        ({"x": x, "y": y}, {"dims": {"x": ("a", "b"), "y": ("a",)}}, "axis a has 5 and 4 elements"),
+        ({"x": x}, {"dims": {"z": ("a",)}}, "no array 'z', but x"),
+        ({"x": x}, {"dims": ("a", "b"), "coords": {"a": np.arange(5)}}, "axis a has 5 and 4 elements"),
+        ({"x": x}, {"coords": {"x": np.arange(4)}}, "other names than the arrays"),
+        ({"x": x}, {"coords": {"a": np.array(["b"])}}, "must be booleans, integers"),
+        (x, {"coords": {"a": np.arange(4)}}, "which need names"),
+    ]:
+        with pytest.raises((InputError, LayoutError), match=message) as caught:
+            ca.save(folder / "x", arrays, **options)
+        assert comm.size == 1 or caught.value.on_all_ranks
+    if comm.size > 1:
+        for options in ({"chunks": (1 + comm.rank, 3)}, {"dims": ("a", f"b{comm.rank}")}):
+            with pytest.raises(InputError, match="a call of save differs between ranks"):
+                ca.save(folder / "x", x, **options)
+        with pytest.raises(InputError, match="a call of save differs between ranks"):
+            ca.save(folder / "x", {"x": x}, coords={"a": np.arange(4) + comm.rank})
+    assert not (folder / "x").exists()
+
+
 KILLED = """
 import os, signal, sys
 import numpy as np

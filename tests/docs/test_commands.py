@@ -145,6 +145,11 @@ TABLE = [
     (r"module load .*", is_not_run, "needs a cluster"),
     (r"(apptainer|docker) .*", is_not_run, "needs containers"),
     (r"COLLOPS_PROFILE=nvtx nsys .*", is_not_run, "needs NVIDIA's profiler"),
+    (
+        r"(apt install libpetsc|export (MPI4PY_MPIABI|PETSC_DIR)=|python3\.11 -m venv petsc |mpiexec\.openmpi ).*",
+        is_not_run,
+        "needs Debian's PETSc",
+    ),
 ]
 COMMANDS = sorted({command for path in PAGES for command in commands(path)})
 SETTINGS = {word for each in COMMANDS if re.fullmatch(TABLE[0][0], each) for word in each.split() if "=" in word}

@@ -25,6 +25,7 @@ ON_HOSTS = {
     "checkpoints.md": {'"/scratch/line"': FOLDER},
     "own-application.md": {'"/scratch/fit"': FOLDER},
     "lsm-methods.md": {'"/scratch"': FOLDER},
+    "bridge-chunked.md": {"comm = collops.world()": f"comm = collops.world(); __import__('os').chdir({FOLDER})"},
     "tutorial-segy.md": {"comm = collops.world()": f"comm = collops.world(); __import__('os').chdir({FOLDER})"},
 }
 # What a page's programs cannot run without.
@@ -34,6 +35,8 @@ NEEDS = {
     "from-mpi4jax.md": "collops_native",
     "tutorial-jax.md": "collops_native",
     "bridge-lineax.md": "optimistix",
+    "bridge-petsc.md": "petsc4py",
+    "bridge-chunked.md": "xarray",
 }
 # Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
 SHOWN = {"from-mpi4jax.md": 1}

@@ -12,16 +12,20 @@ import math
 import os
 import secrets
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from collops.array.base import Array
+from collops.array.distributed import DistributedArray
+from collops.array.dtypes import as_dtype
 from collops.array.layout import Layout
+from collops.array.layout_arguments import as_extents
 from collops.array.redistribute import compare_copies, moved
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
@@ -50,12 +54,31 @@ COMPLETE = "collops_complete"
 _CHUNK_BYTES = 64 << 20
 
 
+class _Form(NamedTuple):
+    """The form of an array in a store; for members of a store, dictionaries by name or one value for all."""
+
+    chunks: Any = None
+    shards: Any = None
+    dims: Any = None
+
+    def of(self, name: str) -> _Form:
+        """Return the form of a member."""
+        return _Form(*(option.get(name) if isinstance(option, Mapping) else option for option in self))
+
+
+_DEFAULT_FORM = _Form()
+
+
 def save(
     path: str | PathLike[str],
     arrays: _Saved,
     *,
     overwrite: bool = False,
     attributes: Mapping[str, object] | None = None,
+    chunks: Sequence[int] | Mapping[str, Any] | None = None,
+    shards: Sequence[int] | Mapping[str, Any] | None = None,
+    dims: Sequence[str] | Mapping[str, Any] | None = None,
+    coords: Mapping[str, Any] | None = None,
 ) -> None:
     """Write arrays to a Zarr 3 store in a directory that all ranks can reach. Collective.
 
@@ -76,14 +99,22 @@ def save(
     attributes : dict, optional
         More attributes for the store: values that JSON can represent, and scalars and arrays of NumPy, which become
         numbers and lists.
+    chunks, shards : sequence of int, or dict of these by name, optional
+        Shapes of the chunks, the units of compression, and of the files, if a file holds several chunks. The ranks
+        write whole files. By default each chunk is a file, of at most 64 MiB.
+    dims : sequence of str, or dict of these by name, optional
+        Names of the axes, with which ``xarray.open_zarr`` opens a dictionary of arrays.
+    coords : dict, optional
+        Coordinates of a dictionary of arrays by name: 1-D arrays for the axes with their names, or pairs
+        ``(dims, array)``. They are NumPy or distributed arrays, and further members of the store.
 
     Raises
     ------
     InputError
         On every rank, if `path` exists and may not be replaced, the disk is full, a name or an attribute is
-        invalid, or `path`, `overwrite`, the attributes or the layouts of the arrays differ between ranks.
+        invalid, `dims` do not fit, or the arguments or the layouts of the arrays differ between ranks.
     LayoutError
-        On every rank, if an array has a mask whose groups hold independent values.
+        On every rank, if an array has a mask whose groups hold independent values, or `chunks` or `shards` do not fit.
     OSError
         On every rank, if a rank cannot write; a TimeoutError if a file system does not respond.
 
@@ -97,22 +128,35 @@ def save(
     ['data', 'model']
     """
     comm = _comm_of(arrays)
-    target, extra_attributes = Path(), {}
+    target, extra_attributes, form = Path(), {}, _Form(chunks, shards, dims)
+    checksums: dict[str, int] = {}
     with collective_errors(comm, OSError):
+        extra_attributes = _as_json(attributes)
+        if coords is not None:
+            arrays, form, others, checksums = _with_coordinates(arrays, form, coords, comm)
+            if others:
+                extra_attributes["coordinates"] = " ".join(others)  # where xarray looks for them
         _check_groups(arrays)
-        target, extra_attributes = resolved(fspath(path)), _as_json(attributes)
+        _check_form(arrays, form, {})
+        target = resolved(fspath(path))
         if comm.rank == 0:
             in_time(lambda: _prepare(target, overwrite, _bytes_of(arrays)), target)
-    comm.agree(
-        "a call of save", {"arrays": _described(arrays), "overwrite": bool(overwrite), "attributes": extra_attributes}
-    )
+    described = {"arrays": _described(arrays, form), "overwrite": bool(overwrite), "attributes": extra_attributes}
+    comm.agree("a call of save", {**described, "checksums of coords": checksums})
     _check_copies(arrays)
     check = partial(_check_path, target, overwrite)
     with atomic_together(target, comm, check=check, replace=overwrite) as temporary:
-        write_store(temporary, arrays, extra_attributes)
+        write_store(temporary, arrays, extra_attributes, form)
 
 
-def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, object], *, compressed: bool = True) -> None:
+def write_store(
+    path: Path,
+    arrays: _Saved,
+    attributes: Mapping[str, object],
+    form: _Form = _DEFAULT_FORM,
+    *,
+    compressed: bool = True,
+) -> None:
     """Write arrays to a new Zarr 3 store at an unused path; see :func:`save`. Collective.
 
     Every chunk has a file, even a chunk of zeros, with a checksum that each read verifies. These files are synchronised
@@ -126,7 +170,7 @@ def write_store(path: Path, arrays: _Saved, attributes: Mapping[str, object], *,
         with collective_errors(comm, OSError):
             if comm.rank == 0:
                 about = {"version": VERSION, "id": secrets.token_hex(8)}
-                node = in_time(lambda: _create(str(path), "", arrays, attributes, about, compressed), path)
+                node = in_time(lambda: _create(str(path), "", arrays, attributes, about, form, compressed), path)
         with collective_errors(comm, OSError):
             if node is None:
                 node = in_time(lambda: open_node(path, mode="r+"), path)
@@ -236,6 +280,65 @@ def _check_copies(arrays: _Saved) -> None:
             _check_copies(value)
 
 
+def _with_coordinates(
+    arrays: _Saved, form: _Form, coords: object, comm: Communicator
+) -> tuple[dict[str, _Saved], _Form, list[str], dict[str, int]]:
+    """Return arrays with their coordinates, the form of both, the coordinates of other axes, and checksums."""
+    if not isinstance(coords, Mapping) or not isinstance(arrays, Mapping) or coords.keys() & arrays.keys():
+        raise InputError("coords must be a dictionary, with other names than the arrays, which need names as well")
+    axes: dict[str, tuple[str, ...]] = {}
+    checksums: dict[str, int] = {}
+    labels: dict[str, _Saved] = {}
+    for name, value in coords.items():
+        is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str | tuple)
+        names, values = value if is_pair else (name, value)
+        axes[name] = (names,) if isinstance(names, str) else names
+        if not isinstance(values, Array):
+            values = np.asarray(values)
+            checksums[name] = zlib.crc32(values.tobytes())
+            layout = Layout.split(values.shape, comm.size)
+            part = np.array(values[layout.slices(comm.rank)], as_dtype(values.dtype))
+            values = DistributedArray._uncompared(layout, comm, part)
+        labels[name] = values
+    form = _Form(*(option if isinstance(option, Mapping) else dict.fromkeys(arrays, option) for option in form))
+    both = {**arrays, **labels}
+    _comm_of(both)
+    others = [name for name, names in axes.items() if names != (name,)]
+    return both, form._replace(dims={**form.dims, **axes}), others, checksums
+
+
+def _check_form(arrays: _Saved, form: _Form, extents: dict[str, int]) -> None:
+    """Raise InputError or LayoutError unless the form fits the arrays; `extents` are the lengths of named axes."""
+    members = _members(arrays)
+    if members is not None:
+        names, group = [name for name, _ in members], {}
+        for option in form:
+            if isinstance(option, Mapping) and (unknown := [name for name in option if name not in names]):
+                raise InputError(f"save has no array {unknown[0]!r}, but {', '.join(names)}")
+        for name, value in members:
+            _check_form(value, form.of(name), group)
+        return
+    shape = arrays.layout.shape  # pyright: ignore[reportAttributeAccessIssue]
+    chunks, shards, dims = form
+    if shards is not None and chunks is None:
+        raise LayoutError("shards consist of whole chunks: pass chunks as well")
+    for name, part in (("chunks", chunks), ("shards", shards)):
+        if part is None:
+            continue
+        if not isinstance(part, Sequence) or len(as_extents(part, name[:-1], smallest=1)) != len(shape):
+            raise LayoutError(f"{name}={part} need one number for each axis of the shape {shape}")
+    if shards is not None and any(shard % chunk for shard, chunk in zip(shards, chunks, strict=True)):
+        raise LayoutError(f"shards={shards} must be multiples of chunks={chunks}")
+    if dims is None:
+        return
+    names = [name for name in dims if isinstance(name, str)] if isinstance(dims, list | tuple) else []
+    if not len(set(names)) == len(dims) == len(shape):
+        raise InputError(f"dims={dims!r} must be {len(shape)} different names, one for each axis of the shape {shape}")
+    for name, extent in zip(names, shape, strict=True):
+        if extents.setdefault(name, extent) != extent:
+            raise InputError(f"the axis {name} has {extent} and {extents[name]} elements: give them different names")
+
+
 def _as_json(attributes: Mapping[str, object] | None) -> dict[str, object]:
     """Return attributes as JSON represents them; raise InputError if it cannot."""
     if not isinstance(attributes, Mapping | None):
@@ -283,12 +386,12 @@ def _members(arrays: _Saved) -> list[tuple[str, _Saved]] | None:
     return list(arrays.items())
 
 
-def _described(arrays: _Saved) -> object:
+def _described(arrays: _Saved, form: _Form) -> object:
     """Return a description that must be equal on all ranks."""
     members = _members(arrays)
     if members is not None:
-        return {name: _described(value) for name, value in members}
-    return f"{arrays.dtype} {arrays.layout}"  # pyright: ignore[reportAttributeAccessIssue]
+        return {name: _described(value, form.of(name)) for name, value in members}
+    return f"{arrays.dtype} {arrays.layout} {form}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _bytes_of(arrays: _Saved) -> int:
@@ -302,6 +405,7 @@ def _create(
     arrays: _Saved,
     attributes: Mapping[str, object],
     about: Mapping[str, object],
+    form: _Form,
     compressed: bool,
 ) -> ZarrNode:
     """Write the store's metadata (on rank 0 only)."""
@@ -314,7 +418,7 @@ def _create(
         metadata = {**about, "kind": kind, "members": [key for key, _ in members]}
         node = zarr.create_group(location, path=name, attributes={**attributes, MARK: metadata})
         for key, value in members:
-            _create(location, f"{name}/{key}" if name else key, value, {}, about, compressed)
+            _create(location, f"{name}/{key}" if name else key, value, {}, about, form.of(key), compressed)
         return node
     assert isinstance(arrays, Array)
     layout = arrays.layout
@@ -333,8 +437,10 @@ def _create(
         name,
         layout.shape,
         arrays.dtype,
-        _chunks(layout, arrays.dtype.itemsize),
+        form.chunks or _chunks(layout, arrays.dtype.itemsize),
         {**attributes, MARK: metadata},
+        shards=form.shards,
+        dimension_names=form.dims,
         compressors=[ZstdCodec(checksum=True)] if compressed else [Crc32cCodec()],
     )
 
@@ -384,7 +490,7 @@ def _write(node: ZarrNode, arrays: _Saved) -> None:
             _write(node[name], value)
         return
     assert isinstance(arrays, Array)
-    layout = _aligned(arrays.layout, node.chunks)
+    layout = _aligned(arrays.layout, _file_shape(node))
     comm = arrays.comm
     local = moved(arrays.local_array, arrays.layout, layout, comm)
     with collective_errors(comm, OSError, RuntimeError):
@@ -395,10 +501,16 @@ def _write(node: ZarrNode, arrays: _Saved) -> None:
 
 
 def chunk_files(node: ZarrNode, region: Sequence[slice]) -> Iterator[Path]:
-    """Yield the paths of the chunks in a region."""
-    counts = [range(box.start // chunk, -(-box.stop // chunk)) for box, chunk in zip(region, node.chunks, strict=True)]
+    """Yield the paths of the files of a region."""
+    files = zip(region, _file_shape(node), strict=True)
+    counts = [range(box.start // extent, -(-box.stop // extent)) for box, extent in files]
     for coordinates in itertools.product(*counts):
         yield Path(node.store.root) / node.path / _chunk_key(node, coordinates)
+
+
+def _file_shape(node: ZarrNode) -> tuple[int, ...]:
+    """Return the extents of a file's values: a chunk, or a shard of several."""
+    return node.shards or node.chunks
 
 
 def _chunk_key(node: ZarrNode, coordinates: Sequence[int]) -> str:
