@@ -30,6 +30,7 @@ ON_HOSTS = {
 # What a page's programs cannot run without.
 NEEDS = {
     "bridge-torch.md": "torch",
+    "bridge-torch-distributed.md": "torch",
     "jax.md": "jax",
     "from-mpi4jax.md": "collops_native",
     "tutorial-jax.md": "collops_native",
@@ -49,8 +50,8 @@ def test_pages_elsewhere_have_their_tests():
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
     """The programs of a page share their names, as they do for a reader."""
-    if path.name in NEEDS:
-        pytest.importorskip(NEEDS[path.name], reason=f"the programs of {path.name} need {NEEDS[path.name]}")
+    for need in NEEDS.get(path.name, "").split():
+        pytest.importorskip(need, reason=f"the programs of {path.name} need {need}")
     monkeypatch.chdir(tmp_path)
     if path.name.startswith("tutorial"):  # the pages have these pictures
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
