@@ -33,11 +33,12 @@ NEEDS = {
     "bridge-torch-distributed.md": "torch",
     "jax.md": "jax",
     "from-mpi4jax.md": "collops_native",
+    "own-kernels.md": "numba jax",
     "tutorial-jax.md": "collops_native",
     "bridge-lineax.md": "optimistix",
 }
-# Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
-SHOWN = {"from-mpi4jax.md": 1}
+# Blocks that are shown as Python and not run: mpi4jax itself, for comparison; kernels of GPUs, which tests/gpu run.
+SHOWN = {"from-mpi4jax.md": 1, "own-kernels.md": 1}
 HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
 
 
