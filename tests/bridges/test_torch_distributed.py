@@ -175,16 +175,20 @@ def test_grids_that_do_not_fit(comm):
 
 
 PROGRAM = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import torch.distributed as dist
 import collops
 from collops.bridges.torch import world
+restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if os.environ["RANK"] == "0" and restart == "1":
+    time.sleep(0.5)
 comm = world()
 assert comm is collops.world() and "over tcp" in repr(collops.ones(3))
-Path(sys.argv[1], f"{os.environ['TORCHELASTIC_RESTART_COUNT']} {comm.rank}").write_text(os.environ["COLLOPS_SECRET"])
+Path(sys.argv[1], f"{restart} {comm.rank}").write_text(os.environ["COLLOPS_SECRET"])
 comm.barrier()
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+assert not next(dist.rendezvous("env://"))[0].check([f"collops {restart}"])
+if restart == "0":
     raise KeyError("the first time")
 dist.init_process_group("gloo")
 assert (comm.rank, comm.size) == (dist.get_rank(), dist.get_world_size())

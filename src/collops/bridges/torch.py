@@ -376,8 +376,9 @@ def world() -> Communicator:
 
     Notes
     -----
-    Any program that can connect to the store of ``torchrun`` can read the secret: ``torch.distributed`` itself trusts
-    the network. If yours is shared, set both variables as described in the page on clusters.
+    Until all ranks are connected, any program that can connect to the store of ``torchrun`` can read the secret:
+    ``torch.distributed`` itself trusts the network. If yours is shared, set both variables as described in the page on
+    clusters.
 
     Examples
     --------
@@ -386,18 +387,23 @@ def world() -> Communicator:
     >>> 0 <= comm.rank < comm.size
     True
     """
-    if torch.distributed.is_torchelastic_launched() and not os.environ.get("COLLOPS_BOOTSTRAP"):
-        store, rank, _ = next(torch.distributed.rendezvous("env://"))
-        key = f"collops {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"  # a store may serve the ranks of a restart
-        if rank == 0:
-            with socket.socket() as unused:
-                unused.bind(("", 0))
-                port = unused.getsockname()[1]
-            store.set(key, f"{port} {secrets.token_hex(32)}")
-        port, secret = store.get(key).decode().split()
-        os.environ["COLLOPS_BOOTSTRAP"] = f"tcp://{os.environ['MASTER_ADDR']}:{port}"
-        os.environ["COLLOPS_SECRET"] = secret
-    return launched_world()
+    torchrun = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    if not torchrun or os.environ.get("COLLOPS_BOOTSTRAP"):
+        return launched_world()
+    store, rank, _ = next(torch.distributed.rendezvous("env://"))
+    key = f"collops {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"  # one store serves the ranks of all restarts
+    if rank == 0:
+        with socket.socket() as unused:
+            unused.bind(("", 0))
+            port = unused.getsockname()[1]
+        store.set(key, f"{port} {secrets.token_hex(32)}")
+    port, secret = store.get(key).decode().split()
+    os.environ["COLLOPS_BOOTSTRAP"] = f"tcp://{os.environ['MASTER_ADDR']}:{port}"
+    os.environ["COLLOPS_SECRET"] = secret
+    comm = launched_world()
+    if rank == 0:
+        store.delete_key(key)  # all ranks have read it
+    return comm
 
 
 def placements_to_layout(
