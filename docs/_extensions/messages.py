@@ -69,9 +69,9 @@ SUBJECTS = {
     "Bridges to other libraries": (
         ("bridges",),
         "An array or operator of another library has a form that collops does not have, or the reverse: see "
-        "[SciPy and NumPy](bridge-scipy.md), [PyTorch](bridge-torch.md), [sharded JAX arrays](bridge-sharding.md), "
-        "[lineax, optimistix, equinox](bridge-lineax.md), [PETSc](bridge-petsc.md), "
-        "[h5py, zarr, dask, xarray](bridge-chunked.md).",
+        "[SciPy and NumPy](bridge-scipy.md), [PyTorch](bridge-torch.md), [DTensor](bridge-torch-distributed.md), "
+        "[sharded JAX arrays](bridge-sharding.md), [lineax, optimistix, equinox](bridge-lineax.md), "
+        "[PETSc](bridge-petsc.md), [h5py, zarr, dask, xarray](bridge-chunked.md).",
     ),
     "The interface of PyLops-MPI": (
         ("compat",),

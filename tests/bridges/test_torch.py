@@ -262,6 +262,71 @@ def test_derivatives_of_a_solution(comm, name):
         assert torch.autograd.gradgradcheck(function, y, fast_mode=True)
 
 
+DAMPED = {
+    "cg": (collops.cg, normal),
+    "cgls": (collops.cgls, lambda comm: collops.VStack([matrix(comm, 3, 2)], comm)),
+    "cgls, replicated data": (collops.cgls, lambda comm: collops.VStack([matrix(comm, 1, 4)], comm).H),
+    "lsqr": (collops.lsqr, lambda comm: collops.VStack([matrix(comm, 1, 4, "complex128")], comm)),
+    "lsmr": (collops.lsmr, lambda comm: collops.BlockDiag([matrix(comm, 3, 2)], comm)),
+    "cgls, stacked data": (collops.cgls, lambda comm: collops.Gradient((comm.size + 1, 3), comm=comm)),
+}
+
+
+@pytest.mark.parametrize("name", DAMPED)
+def test_derivative_of_the_damping(comm, name):
+    """Against the formula of dense matrices, and finite differences of the data as well."""
+    solver, make = DAMPED[name]
+    op = make(comm)
+    bounds = {"rtol": 1e-13} | ({"gtol": 1e-13} if solver is collops.cgls else {})
+    options = {"niter": 300} | ({"atol": 1e-13, "btol": 1e-13} if solver in (collops.lsqr, collops.lsmr) else bounds)
+    y = op @ collops.random(op.domain, seed=1, dtype=op.dtype, comm=comm) + collops.random(op.range, seed=2, comm=comm)
+    weights = collops.random(op.domain, seed=3, comm=comm)
+    damp = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+    data = [bridge.to_torch(leaf.copy()).requires_grad_() for leaf in y.leaves]
+    x = bridge.solve(solver, op, data, damp=damp, **options)
+    share = (x.abs().square() * bridge.to_torch(weights)).sum()
+    share.backward()
+
+    columns = [
+        (op @ collops.from_global(one.reshape(op.domain.shape), op.domain, comm=comm)).gather()
+        for one in np.eye(op.shape[1])
+    ]
+    A = np.stack(
+        [np.concatenate([part.ravel() for part in (c if isinstance(c, list | tuple) else [c])]) for c in columns], 1
+    )
+    b = np.concatenate([leaf.gather().ravel() for leaf in y.leaves])
+    w = weights.gather().ravel()
+
+    def loss(epsilon):
+        if solver is collops.cg:
+            solution = np.linalg.solve(A + epsilon * np.eye(len(A)), b)
+        else:
+            solution = np.linalg.solve(A.conj().T @ A + epsilon**2 * np.eye(A.shape[1]), A.conj().T @ b)
+        return float(w @ abs(solution) ** 2)
+
+    step = 1e-5
+    expected = (loss(0.7 + step) - loss(0.7 - step)) / (2 * step)
+    assert damp.grad.shape == (1,) and float(damp.grad) == pytest.approx(expected, rel=1e-7)
+    plain = [tensor.detach().requires_grad_() for tensor in data]
+    x = bridge.solve(solver, op, plain, damp=damp.detach(), **options)
+    (x.abs().square() * bridge.to_torch(weights)).sum().backward()
+    assert all(torch.allclose(a.grad, b.grad) for a, b in zip(data, plain, strict=True))
+
+
+def test_damping_that_is_refused(comm):
+    op = OPERATORS["replicated domain"](comm)
+    y = torch.ones(op.range.local_shape(comm.rank), dtype=torch.float64, requires_grad=True)
+    for damp in (torch.ones(2), torch.tensor(1)):
+        with pytest.raises(InputError, match="damp must have one real number, not the shape"):
+            bridge.solve(collops.cgls, op, y, damp=damp)
+    damp = torch.tensor(0.0, requires_grad=True)
+    x = bridge.solve(collops.cgls, op, y, damp=damp, rtol=0.0, gtol=1e-10)
+    (derivative,) = torch.autograd.grad(x.sum(), damp, create_graph=True)
+    assert derivative == 0  # of its square
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        derivative.backward()
+
+
 def test_solutions_that_are_refused(comm):
     op = normal(comm)
     y = torch.ones(op.range.local_shape(comm.rank), dtype=torch.float64)

@@ -31,15 +31,17 @@ ON_HOSTS = {
 # What a page's programs cannot run without.
 NEEDS = {
     "bridge-torch.md": "torch",
+    "bridge-torch-distributed.md": "torch",
     "jax.md": "jax",
     "from-mpi4jax.md": "collops_native",
+    "own-kernels.md": "numba jax",
     "tutorial-jax.md": "collops_native",
     "bridge-lineax.md": "optimistix",
     "bridge-petsc.md": "petsc4py",
     "bridge-chunked.md": "xarray",
 }
-# Blocks that are shown as Python and not run: mpi4jax itself, for comparison.
-SHOWN = {"from-mpi4jax.md": 1}
+# Blocks that are shown as Python and not run: mpi4jax itself, for comparison; kernels of GPUs, which tests/gpu run.
+SHOWN = {"from-mpi4jax.md": 1, "own-kernels.md": 1}
 HERE = [path for path in PAGES if path.name not in ELSEWHERE and blocks(path, "python")]
 
 
@@ -52,8 +54,8 @@ def test_pages_elsewhere_have_their_tests():
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_they_run(comm, path, capsys, tmp_path, monkeypatch):
     """The programs of a page share their names, as they do for a reader."""
-    if path.name in NEEDS:
-        pytest.importorskip(NEEDS[path.name], reason=f"the programs of {path.name} need {NEEDS[path.name]}")
+    for need in NEEDS.get(path.name, "").split():
+        pytest.importorskip(need, reason=f"the programs of {path.name} need {need}")
     monkeypatch.chdir(tmp_path)
     if path.name.startswith("tutorial"):  # the pages have these pictures
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
