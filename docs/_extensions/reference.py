@@ -36,6 +36,7 @@ PACKAGES = (
     "collops.bridges.scipy",
     "collops.bridges.torch",
     "collops.bridges.sharding",
+    "collops.bridges.sharded",
     "collops.bridges.lineax",
     "collops.profile",
     "collops.errors",
@@ -51,6 +52,7 @@ PACKAGES = (
 NEEDS = {
     "collops.jax": ["jax"],
     "collops.bridges.lineax": ["lineax"],
+    "collops.bridges.sharded": ["jax"],
     "collops.bridges.sharding": ["jax"],
     "collops.bridges.torch": ["torch"],
     "collops.compat.mpi4jax": ["jax", "mpi4py"],
