@@ -70,7 +70,7 @@ SUBJECTS = {
         ("bridges",),
         "An array or operator of another library has a form that collops does not have, or the reverse: see "
         "[SciPy and NumPy](bridge-scipy.md), [PyTorch](bridge-torch.md), [sharded JAX arrays](bridge-sharding.md), "
-        "[FFT and halos of sharded JAX arrays](bridge-sharded.md), "
+        "[FFT, halos and sparse products of sharded JAX arrays](bridge-sharded.md), "
         "[lineax, optimistix, equinox](bridge-lineax.md).",
     ),
     "The interface of PyLops-MPI": (

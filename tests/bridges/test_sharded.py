@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from tests.bridges.test_sharding import free_port
@@ -265,6 +266,10 @@ def test_arguments(grid):
         (lambda: sharded.map_overlap(abs, x, 1), LayoutError, "return a block"),
         (lambda: sharded.map_overlap(abs, x, (3, 0, 0)), InputError, "between 0 and the 2 planes"),
         (lambda: sharded.map_overlap(abs, x, 1, "reflect"), InputError, "boundary"),
+        (lambda: sharded.sparse_product(np.eye(4), x.sharding), UnsupportedTypeError, "SciPy"),
+        (lambda: sharded.sparse_product(scipy.sparse.eye(4), x.sharding)(x), LayoutError, "cannot multiply"),
+        (lambda: sharded.sparse_product(scipy.sparse.eye(4), P("a")), UnsupportedTypeError, "NamedSharding"),
+        (lambda: sharded.sparse_product(scipy.sparse.eye(6), x.sharding), LayoutError, "6 elements"),
     ):
         with pytest.raises(kind, match=message):
             call()
@@ -305,13 +310,54 @@ def test_halos_of_one_side(grid):
     assert np.array_equal(found, [[0, 0, 0, 1], [0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]])
 
 
+# Sparse products and transposes
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (8, 24)])
+def test_sparse_products(grid, shape):
+    generator = np.random.default_rng(3)
+    dense = np.where(generator.random(shape) < 0.2, generator.standard_normal(shape), 0).astype("float32")
+    dense[4:8] = 0  # a device without entries
+    mesh = grid(2, 2)
+    split = NamedSharding(mesh, P(("b", "a")))
+    product = sharded.sparse_product(scipy.sparse.csr_array(dense), split)
+    x, y = values(shape[1], kind="float32"), values(shape[0], kind="float32", seed=2)
+    found, sent = compiled(lambda product, x: product(x), product, jax.device_put(x, split))
+    assert np.allclose(found, dense @ x, atol=1e-5) and found.sharding.is_equivalent_to(split, 1)
+    assert sent == ["all-to-all"]
+    columns = values(shape[1], 3)
+    assert np.allclose(product(jax.device_put(columns, split)), dense @ columns, atol=1e-5)
+    _, pull = jax.vjp(product, jax.device_put(x, split))
+    assert np.allclose(pull(jax.device_put(y, split))[0], dense.T @ y, atol=1e-5)
+
+
+def test_sparse_products_send_what_they_need(grid):
+    """One element to each neighbour, or none."""
+    split = NamedSharding(grid(4), P("a"))
+    near = scipy.sparse.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(64, 64), dtype="float32")
+    *_, sent = jax.tree.leaves(sharded.sparse_product(near, split))
+    assert sent.shape == (4, 4, 1)
+    x = jax.device_put(values(64, kind="float32"), split)
+    product = sharded.sparse_product(2 * scipy.sparse.eye_array(64, dtype="float32"), split)
+    found, messages = compiled(product, x)
+    assert np.allclose(found, 2 * x) and messages == []
+
+
+def test_transposes_need_one_exchange(grid):
+    x = values(8, 12, 4)
+    own = NamedSharding(grid(4), P("a"))
+    program = jax.jit(lambda x: x.transpose(1, 2, 0), out_shardings=own).lower(jax.device_put(x, own)).compile()
+    assert np.array_equal(program(jax.device_put(x, own)), x.transpose(1, 2, 0))
+    assert COLLECTIVES.findall(program.as_text()) == ["all-to-all"]
+
+
 # Several processes, and the page
 
 PROCESSES = """
-import jax, numpy as np
+import jax, numpy as np, scipy.sparse
 jax.config.update("jax_num_cpu_devices", 2)
 import collops
-from collops.bridges.sharded import fftn, map_overlap
+from collops.bridges.sharded import fftn, map_overlap, sparse_product
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 comm = collops.world()
@@ -320,9 +366,12 @@ mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("a", "b"))
 values = np.random.default_rng(1).standard_normal((4, 6, 8)).astype("complex64")
 own = NamedSharding(mesh, P("a", "b"))
 x = jax.make_array_from_callback(values.shape, own, lambda index: values[index])
+rows = NamedSharding(mesh, P(("a", "b")))
+y = jax.make_array_from_callback((4,), rows, lambda index: values[:, 0, 0][index])
 for found, expected in (
     (fftn(x), np.fft.fftn(values)),
     (fftn(x, out_spec=P(None, "a", "b")), np.fft.fftn(values)),
+    (sparse_product(2 * scipy.sparse.eye_array(4, k=1, format="csr"), rows)(y), 2 * np.eye(4, k=1) @ values[:, 0, 0]),
     (map_overlap(lambda block: block[2:], x, (1, 0, 0), "periodic"), np.roll(values, -1, 0)),
 ):
     for shard in found.addressable_shards:

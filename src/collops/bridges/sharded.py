@@ -1,21 +1,24 @@
-"""Functions of sharded JAX arrays: Fourier transforms by all-to-alls, and halos by permutes between neighbours."""
+"""Functions of sharded JAX arrays that send only what they need: Fourier transforms, halos, sparse products."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.sharding import NamedSharding, PartitionSpec
+from scipy import sparse
 
-from collops.bridges.sharded_fft import Norm, Request, compiled
+from collops.bridges.sharded_fft import Norm, Request, compiled, names_of
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 
-__all__ = ["fftn", "halo_exchange", "ifftn", "irfftn", "map_overlap", "rfftn"]
+__all__ = ["fftn", "halo_exchange", "ifftn", "irfftn", "map_overlap", "rfftn", "sparse_product"]
 
 Boundary: TypeAlias = Literal["zeros", "periodic", "edge"]
 _BOUNDARIES = ("zeros", "periodic", "edge")
@@ -296,7 +299,9 @@ def map_overlap(
     boundaries = (boundary,) * x.ndim if isinstance(boundary, str) else tuple(boundary)
     if not len(depths) == len(boundaries) == x.ndim:
         raise InputError(f"depth and boundary must have a value for each of {x.ndim} axes: {depths}, {boundaries}")
-    return _overlapped(function, depths, boundaries, _sharding_of(x, sharding), x)
+    sharding = _sharding_of(x, sharding)
+    names_of(sharding.spec, x.shape, sharding.mesh)
+    return _overlapped(function, depths, boundaries, sharding, x)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -320,6 +325,100 @@ def _overlapped(
         return result
 
     return jax.shard_map(on_device, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=PartitionSpec(*names))(x)
+
+
+def sparse_product(matrix: sparse.sparray | sparse.spmatrix, sharding: NamedSharding) -> jax.tree_util.Partial:
+    """Return the function that multiplies sharded vectors by a sparse matrix, each device its block of rows.
+
+    A product needs one all-to-all of the elements that the rows of other devices need, padded to the largest number
+    between two devices; none on one device. The function is a pytree: pass it to functions that JAX transforms. It can
+    be differentiated by the vector and by the entries.
+
+    Parameters
+    ----------
+    matrix : scipy.sparse array or matrix
+        The number of devices must divide both extents. All processes need the whole matrix.
+    sharding : jax.sharding.NamedSharding
+        Of the vectors and the products: a split of their first axis. Vectors may have further axes, as columns.
+
+    Raises
+    ------
+    LayoutError
+        If the sharding does not split the first axis alone, or not into equal parts.
+    UnsupportedTypeError
+        If `matrix` is not a sparse matrix of SciPy, or `sharding` not a ``NamedSharding``.
+
+    Examples
+    --------
+    >>> import jax, numpy as np, scipy.sparse
+    >>> from jax.sharding import Mesh, NamedSharding, PartitionSpec
+    >>> from collops.bridges.sharded import sparse_product
+    >>> split = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
+    >>> differences = sparse_product(scipy.sparse.diags_array([1.0, -1.0], offsets=[0, -1], shape=(16, 16)), split)
+    >>> y = differences(jax.device_put(np.arange(16.0), split))
+    >>> float(y[0]), bool((y[1:] == 1).all())
+    (0.0, True)
+    """
+    if not sparse.issparse(matrix):
+        raise UnsupportedTypeError(f"expected a sparse matrix of SciPy, not {type_name(matrix)}")
+    if not isinstance(sharding, NamedSharding):
+        raise UnsupportedTypeError(f"sharding must be a NamedSharding, not {type_name(sharding)}")
+    (names,), _ = [names_of(sharding.spec, (extent,), sharding.mesh) for extent in matrix.shape]
+    parts = math.prod(sharding.mesh.shape[name] for name in names)
+    rows, columns = (extent // parts for extent in matrix.shape)
+    blocks = [sparse.coo_array(sparse.csr_array(matrix)[part * rows : (part + 1) * rows]) for part in range(parts)]
+    needed = [
+        [
+            np.unique(block.col[block.col // columns == owner]) if owner != part else block.col[:0]
+            for owner in range(parts)
+        ]
+        for part, block in enumerate(blocks)
+    ]
+    most = max(len(indices) for row in needed for indices in row)
+    entries = max(block.nnz for block in blocks)
+    sent = np.zeros((parts, parts, most), np.int32)  # by sender and receiver: elements of the sender's part
+    values, row, column = np.zeros((parts, entries), matrix.dtype), *np.zeros((2, parts, entries), np.int32)
+    row[...] = rows - 1  # sorted, also behind the last entry
+    for part, block in enumerate(blocks):
+        values[part, : block.nnz], row[part, : block.nnz] = block.data, block.row
+        for owner, indices in enumerate(needed[part]):
+            sent[owner, part, : len(indices)] = indices - owner * columns
+            own = block.col // columns == owner
+            place = columns + owner * most + np.searchsorted(indices, block.col[own])
+            column[part, : block.nnz][own] = block.col[own] - part * columns if owner == part else place
+    split = NamedSharding(sharding.mesh, PartitionSpec(names or None))
+    tables = [
+        jax.make_array_from_callback(table.shape, split, lambda index, table=table: table[index])
+        for table in (values, row, column, sent)
+    ]
+    return jax.tree_util.Partial(partial(_multiplied, split, matrix.shape), *tables)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _multiplied(
+    split: NamedSharding,
+    shape: tuple[int, int],
+    values: jax.Array,
+    row: jax.Array,
+    column: jax.Array,
+    sent: jax.Array,
+    x: jax.Array,
+) -> jax.Array:
+    (names,) = split.spec
+    if x.ndim == 0 or x.shape[0] != shape[1]:
+        raise LayoutError(f"a matrix of shape {shape} cannot multiply an array of shape {x.shape}")
+    rows = shape[0] // len(values)
+
+    def on_device(values: jax.Array, row: jax.Array, column: jax.Array, sent: jax.Array, x: jax.Array) -> jax.Array:
+        if sent.size:
+            received = lax.all_to_all(x[sent[0]], names, 0, 0, tiled=True)
+            x = jnp.concatenate([x, received.reshape(-1, *x.shape[1:])])
+        terms = values[0].reshape(-1, *[1] * (x.ndim - 1)) * x[column[0]]
+        return jax.ops.segment_sum(terms, row[0], rows, indices_are_sorted=True)
+
+    return jax.shard_map(on_device, mesh=split.mesh, in_specs=split.spec, out_specs=split.spec)(
+        values, row, column, sent, x
+    )
 
 
 def _axes(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:

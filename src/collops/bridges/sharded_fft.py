@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 
@@ -143,7 +143,7 @@ def _checked_axes(request: Request, shape: tuple[int, ...]) -> tuple[int, ...]:
     return axes
 
 
-def names_of(spec: PartitionSpec, shape: Sequence[int], mesh: Mesh) -> _Spec:
+def names_of(spec: PartitionSpec, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> _Spec:
     """Return the axes of the mesh that split each axis of an array, without those of one device."""
     entries = [*spec, *[None] * (len(shape) - len(spec))]
     names = [(entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in entries]
@@ -154,8 +154,8 @@ def names_of(spec: PartitionSpec, shape: Sequence[int], mesh: Mesh) -> _Spec:
         parts = math.prod(mesh.shape[name] for name in over)
         if extent % parts:
             raise LayoutError(
-                f"JAX shards an axis into equal parts only, but axis {axis} of the result has {extent} elements, and "
-                f"{spec} splits it over {parts} devices: pass an out_spec that splits other axes"
+                f"JAX shards an axis into equal parts only, but {spec} splits the {extent} elements of axis {axis} "
+                f"over {parts} devices: split other axes, for a result by out_spec"
             )
     return tuple(tuple(name for name in over if mesh.shape[name] > 1) for over in names)
 
