@@ -185,6 +185,15 @@ def test_other_results_are_resharded(grid):
     assert close(fftn(placed(x, grid(1), "a")), np.fft.fftn(x))
 
 
+def test_explicit_meshes(grid):
+    """Whose axes are part of the types of arrays."""
+    x = values(8, 12, 5)
+    mesh = Mesh(grid(4).devices, "a", axis_types=(jax.sharding.AxisType.Explicit,))
+    source = placed(x, mesh, "a")
+    for found in (fftn(source), jax.jit(partial(fftn, sharding=source.sharding))(source)):
+        assert close(found, np.fft.fftn(x)) and found.sharding.is_equivalent_to(source.sharding, 3)
+
+
 # Derivatives and transformations
 
 

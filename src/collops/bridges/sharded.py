@@ -51,7 +51,9 @@ def fftn(
         The split of the result, over the same mesh. By default the result is sharded like `x`. The split in which the
         last transform leaves the values saves an all-to-all; see the notes.
     chunks : int, optional
-        Number of pieces, of which one is transformed while another one is sent. It must divide the extents involved.
+        Number of pieces, of which one is transformed while another one is sent; it must divide the extents involved.
+        NCCL's all-to-alls of pieces are slower than one; copies by ``XLA_FLAGS=--xla_gpu_use_memcpy_local_p2p=true``
+        are not.
     sharding : jax.sharding.NamedSharding, optional
         The sharding of `x`. Needed only if `x` is traced, as under ``jax.jit``.
 
@@ -424,7 +426,7 @@ def _multiplied(
 def _axes(axes: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if axes is None:
         return None
-    return (axes,) if isinstance(axes, int) else tuple(axes)
+    return (int(axes),) if isinstance(axes, int | np.integer) else tuple(axes)
 
 
 def _applied(request: Request, x: jax.Array, sharding: NamedSharding | None) -> jax.Array:

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -199,6 +199,7 @@ class _Grid:
         remaining = self._settled(source, frozenset(self.axes))
         heap = [_Node((0, 0, 0.0), next(count), source, remaining, zeros, (), ((source, remaining),))]
         seen, ending = set(), None
+        reachable = sorted(itertools.chain.from_iterable(source)) == sorted(itertools.chain.from_iterable(goal))
         while heap:
             node = heapq.heappop(heap)
             state = (node.names, node.remaining, node.padded)
@@ -209,6 +210,8 @@ class _Grid:
                 if node.names == goal:
                     return node.path, node.stages, node.names
                 ending = ending or node  # if no moves lead to the goal, XLA reshards from here
+                if not reachable:
+                    break
             for move, names, remaining, padded in self._next(node):
                 remaining = self._settled(names, remaining)
                 messages = 3 if isinstance(move, _FourStep) else 1
@@ -349,7 +352,7 @@ def _chunked(
 # Programs
 
 
-@cache
+@lru_cache(maxsize=256)
 def compiled(request: Request, shape: tuple[int, ...], sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     """Return the compiled program of a transform."""
     plan = _planned(request, shape, sharding)
