@@ -80,6 +80,8 @@ assert open("kept").read() == ""
 def test_programs_without_streams_solve(tmp_path, closed, profile):
     numbers = "".join("2" if each == "2>" else "1" for each in closed)
     variables = {"COLLOPS_PROFILE": profile} if profile else {}
+    if "2>" in closed and without(closed, [sys.executable, "-c", "import scipy.linalg"], tmp_path)[0]:
+        pytest.skip("this SciPy imports numpy.f2py, which needs a standard error")
     code, said = without(closed, [sys.executable, "-c", PROGRAM, numbers], tmp_path, **variables)
     assert code == (1 if profile == "nonsense" else 0), said
     assert "AttributeError" not in said and "BrokenPipe" not in said
