@@ -30,6 +30,7 @@ MODULES = [
     *(f"collops.{name}" for name in ("uncertainty", "jax", "seismic", "jacobi", "compat.pylops_mpi", "compat.mpi4jax")),
     "collops.bridges.chunked",
     "collops.bridges.scipy",
+    "collops.bridges.sharded",
     "collops.bridges.sharding",
     *(f"collops.extend.{module.name}" for module in pkgutil.iter_modules(collops.extend.__path__)),
 ]

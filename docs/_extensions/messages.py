@@ -70,7 +70,9 @@ SUBJECTS = {
         ("bridges",),
         "An array or operator of another library has a form that collops does not have, or the reverse: see "
         "[SciPy and NumPy](bridge-scipy.md), [PyTorch](bridge-torch.md), [DTensor](bridge-torch-distributed.md), "
-        "[sharded JAX arrays](bridge-sharding.md), [lineax, optimistix, equinox](bridge-lineax.md), "
+        "[sharded JAX arrays](bridge-sharding.md), "
+        "[FFT, halos and sparse products of sharded JAX arrays](bridge-sharded.md), "
+        "[lineax, optimistix, equinox](bridge-lineax.md), "
         "[PETSc](bridge-petsc.md), [h5py, zarr, dask, xarray](bridge-chunked.md).",
     ),
     "The interface of PyLops-MPI": (

@@ -143,6 +143,14 @@ class Engine:
         view += values  # not array[index] += values, which copies the view to itself
         return array
 
+    def sliced(self, array: LocalArray, index: Sequence[slice]) -> LocalArray:
+        """Return the elements of `array` at `index`, slices of its first axes; a view if the engine has them."""
+        return array[tuple(index)]
+
+    def embedded(self, values: LocalArray, index: Sequence[slice], target: LocalArray) -> LocalArray:
+        """Return `target` with `values` at `index`, slices of its first axes, and zeros elsewhere."""
+        return self.put(self.put(target, ..., 0), tuple(index), values)
+
     def shifted(self, array: LocalArray, by: int, axis: int) -> LocalArray:
         """Return `array` moved by `by` indices along `axis`, with zeros for elements from beyond its ends."""
         before, after = max(by, 0), max(-by, 0)

@@ -111,6 +111,44 @@ def test_gradients_of_an_equinox_module(comm):
     np.testing.assert_allclose(gradient.shift, -dual @ x, rtol=1e-9)
 
 
+class Weighted(eqx.Module):
+    """Rows of this rank's matrix, and weights that are equal on all ranks."""
+
+    rows: jax.Array
+    weights: jax.Array
+
+    def operator(self, comm):
+        V = collops.VStack([self.rows], comm)
+        return V.H @ collops.Diagonal(collops.array.shared(self.weights, comm), V.range, comm=comm) @ V
+
+
+def test_gradients_of_a_product_and_of_a_solution(comm):
+    """Through collops alone: ``A @ x`` and ``collops.cg``."""
+    ends = [2 + 2 * rank for rank in range(comm.size)]  # uneven
+    size, mine = ends[-1] + 2, slice([0, *ends][comm.rank], [*ends[:-1], ends[-1] + 2][comm.rank])
+    rows = np.random.default_rng(1).standard_normal((size, 3))
+    weights, (y, goal) = np.linspace(1, 2, size), np.random.default_rng(2).standard_normal((2, 3))
+    module = Weighted(jnp.asarray(rows[mine]), jnp.asarray(weights))
+    data, model = (
+        collops.from_global(jnp.asarray(values), collops.Layout.replicated(3, comm.size), comm=comm)
+        for values in (y, goal)
+    )
+
+    def dense(rows, weights):
+        return rows.T @ (weights[:, None] * rows)
+
+    for call, exact in (
+        (lambda A: A @ data, lambda M: M @ y),
+        (lambda A: collops.cg(A, data, **OPTIONS).x, lambda M: jnp.linalg.solve(M, y)),
+    ):
+        found = eqx.filter_jit(eqx.filter_grad(lambda module, call=call: model.vdot(call(module.operator(comm)))))(
+            module
+        )
+        expected = jax.grad(lambda *leaves, exact=exact: goal @ exact(dense(*leaves)), (0, 1))(rows, weights)
+        np.testing.assert_allclose(found.rows, expected[0][mine], rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(found.weights, expected[1], rtol=1e-6, atol=1e-9)
+
+
 def test_complex_numbers(comm):
     rng = np.random.default_rng(7)
     blocks = rng.standard_normal((comm.size, 3, 3)) + 1j * rng.standard_normal((comm.size, 3, 3)) + 4 * np.eye(3)
@@ -226,15 +264,50 @@ def test_errors(comm):
             max_norm(tree)
 
 
-@pytest.mark.serial
-def test_other_libraries_on_sharded_arrays_of_one_process():
-    devices = jax.devices()
-    mesh = jax.sharding.Mesh(np.array(devices), "device")
-    size = 3 * len(devices)
-    matrix = np.diag(np.arange(1.0, size + 1)) + 0.1
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
-    M, y = jax.device_put(jnp.asarray(matrix), rows), jax.device_put(jnp.ones(size), rows)
-    expected = np.linalg.solve(matrix, np.ones(size))
-    found = lx.linear_solve(lx.MatrixLinearOperator(M, PSD), y, lx.CG(rtol=1e-12, atol=1e-12)).value
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    np.testing.assert_allclose(jax.scipy.sparse.linalg.cg(lambda x: M @ x, y, tol=1e-12)[0], expected, rtol=1e-9)
+def linear(solver):
+    return lambda A, y: lx.linear_solve(as_lineax(A, PSD), y, solver, throw=False).value
+
+
+def iterative(solve, solver):
+    """Return a call of optimistix that solves the system as a nonlinear one."""
+    function = {
+        optx.minimise: lambda x, A, y: 0.5 * x.vdot(A.forward(x)) - x.vdot(y),
+        optx.fixed_point: lambda x, A, y: x - 0.4 * (A.forward(x) - y),
+    }.get(solve, lambda x, A, y: A.forward(x) - y)
+    method = solver(rtol=1e-9, atol=1e-9)
+    return lambda A, y: solve(lambda x, _: function(x, A, y), method, 0 * y, throw=False, max_steps=500).value
+
+
+ON_WHOLE_ARRAYS = {
+    **{
+        f"jax.scipy's {name}": lambda A, y, name=name: getattr(jax.scipy.sparse.linalg, name)(A.forward, y, tol=1e-12)[
+            0
+        ]
+        for name in ("cg", "bicgstab", "gmres")
+    },
+    **{name: linear(getattr(lx, name)(rtol=1e-12, atol=1e-12)) for name in ("CG", "GMRES", "LSMR")},
+    "AutoLinearSolver": linear(lx.AutoLinearSolver(well_posed=True)),
+    "Solver": linear(Solver(collops.cg, **OPTIONS)),
+    **{name: iterative(optx.root_find, getattr(optx, name)) for name in ("Newton", "Chord")},
+    **{
+        name: iterative(optx.least_squares, getattr(optx, name))
+        for name in ("GaussNewton", "LevenbergMarquardt", "Dogleg")
+    },
+    **{name: iterative(optx.minimise, getattr(optx, name)) for name in ("BFGS", "NonlinearCG")},
+    "FixedPointIteration": iterative(optx.fixed_point, optx.FixedPointIteration),
+}
+
+
+@pytest.mark.parametrize("name", ON_WHOLE_ARRAYS)
+def test_solvers_on_whole_arrays(comm, name):
+    """Sharded over two devices on one rank, and replicated on several."""
+    y = collops.from_global(jnp.asarray(DATA[:10]), collops.Layout.replicated(10, comm.size), comm=comm)
+    if comm.size == 1:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), "device")
+        y = collops.from_jax(collops.to_jax(y, mesh, jax.sharding.PartitionSpec("device")))
+    D = collops.FirstDerivative(y.layout, kind="forward", comm=comm)
+    A = D.H @ D + 0.5 * collops.Identity(y.layout, comm=comm)
+    matrix = np.vstack([DIFFERENCE[:9, :10], np.zeros(10)])
+    expected = np.linalg.solve(matrix.T @ matrix + 0.5 * np.eye(10), DATA[:10])
+    found = jax.jit(lambda y: ON_WHOLE_ARRAYS[name](A, y))(y)
+    np.testing.assert_allclose(found.local_array, expected, atol=1e-6)

@@ -167,6 +167,16 @@ def test_the_tables_of_jacobi_are_the_records(name, complete, sizes):
             assert float(cell) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
 
 
+def test_the_table_of_sharded_transforms_is_the_record():
+    measurements = read_record(measured.RESULTS / "fft-nvidia-h200-1-two-devices.json").measurements
+    programs = ("collops", "jax.numpy", "collops, transposed", "jaxDecomp, transposed")
+    rows = re.findall(r"^\| (\d+) x [\dx ]* \| (\d.*) \|$", (DOCS / "bridge-sharded.md").read_text("utf-8"), re.M)
+    assert [int(extent) for extent, _ in rows] == [one.parameters["shape"][0] for one in measurements]
+    for one, (_, cells) in zip(measurements, rows, strict=True):
+        medians = [1e3 * one.timings[program].wall.median for program in programs]
+        assert [float(cell) for cell in cells.split(" | ")] == pytest.approx(medians, rel=2e-3)
+
+
 def test_the_table_of_registered_memory_is_the_record():
     found = {
         (one.case, one.parameters["size"]): one.timings

@@ -10,6 +10,7 @@ from tests.docs.pages import PAGES, ROOT, blocks
 # Pages whose programs other tests run, and which those are.
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
+    "bridge-sharded.md": "tests/bridges/test_sharded.py",
     "bridge-sharding.md": "tests/bridges/test_sharding.py",
     "from-pylops-mpi.md": "tests/compat/test_page.py",
     "tutorial-failures.md": "tests/docs/test_failures.py",

@@ -158,6 +158,22 @@ def test_a_batch_of_arrays(comm):
     np.testing.assert_allclose(found, [float((x + x.vdot(x)).norm()) for x in xs], rtol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
+def test_krylov_methods_of_jax(comm, name):
+    """Right if the vectors are replicated; with split ones an error, except for gmres, which reduces the leaves."""
+    solve = getattr(jax.scipy.sparse.linalg, name)
+    matrix = np.random.default_rng(4).standard_normal((4 * comm.size, 3))
+    V = collops.VStack([jnp.asarray(matrix[4 * comm.rank : 4 * comm.rank + 4])], comm)  # the product sums over ranks
+    y = collops.from_global(jnp.arange(1.0, 4.0), V.domain, comm=comm)
+    x, _ = solve((V.H @ V).forward, y, tol=1e-12)
+    np.testing.assert_allclose(x.gather(), np.linalg.solve(matrix.T @ matrix, np.arange(1.0, 4.0)), rtol=1e-8)
+    if comm.size > 1 and name != "gmres":
+        A = 2 * collops.Identity(7, comm=comm)
+        for call in (solve, jax.jit(solve, static_argnums=0)):
+            with pytest.raises(UnsupportedTypeError, match=r"reduces this rank's part of .* collops\.cg"):
+                call(A.forward, collops.ones(7, comm=comm, engine="jax"))
+
+
 @pytest.mark.parametrize(
     ("call", "kind"),
     [

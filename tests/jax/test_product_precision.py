@@ -74,17 +74,24 @@ def test_operators(comm, products, name):
     assert products and all(precision == (HIGHEST, HIGHEST) for precision in products)
 
 
-def test_the_precision_of_the_user(comm, products):
+def test_the_precision_of_the_user(comm, products, request):
     A = OPERATORS["BlockDiag"](comm)
     x = array(A.domain, comm)
-    for setting in ("bfloat16", None, "float32", "bfloat16"):
+
+    def check(setting):
         products.clear()
         jax.clear_caches()
-        with jax.default_matmul_precision(setting):
-            A.forward(x)
-            (precision,) = products
-            jax.jit(lambda x: x @ x)(jnp.ones((2, 2), "f"))
+        A.forward(x)
+        (precision,) = products
+        jax.jit(lambda x: x @ x)(jnp.ones((2, 2), "f"))
         assert precision == (HIGHEST, HIGHEST) if setting is None else precision == products[-1]
+
+    for setting in ("bfloat16", None, "float32", "bfloat16"):
+        with jax.default_matmul_precision(setting):
+            check(setting)
+    request.addfinalizer(lambda: jax.config.update("jax_default_matmul_precision", None))
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32")
+    check("tensorfloat32")
 
 
 def test_a_solver_is_compiled_for_each_precision(comm, products):

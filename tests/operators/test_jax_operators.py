@@ -190,3 +190,28 @@ def test_second_derivatives(comm, name):
     np.testing.assert_allclose(jax.jvp(gradient, (x,), (v,))[1].gather(), expected, atol=1e-13)
     reverse = jax.jit(jax.grad(lambda x: jnp.sum(gradient(x).local_array * v.local_array)))
     np.testing.assert_allclose(reverse(x).gather(), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["block", "summa"])
+def test_derivatives_by_a_matrix(comm, kind):
+    """Of a product, and of a solution; on several ranks, a clear error where the operand is traced as well."""
+    y, goal = np.random.default_rng(3).standard_normal((2, 8, 3))
+    A = collops.from_global(jnp.asarray(SQUARE), comm=comm)
+    op = ops.MatrixMult(A, 3, kind)
+    x, image, data, model = (
+        collops.from_global(jnp.asarray(values), layout, comm=comm)
+        for values, layout in ((y, op.domain), (goal, op.range), (y, op.range), (goal, op.domain))
+    )
+    gradient = jax.jit(jax.grad(lambda A: image.vdot(ops.MatrixMult(A, 3, kind) @ x)))(A)
+    np.testing.assert_allclose(gradient.gather(), goal @ y.T, rtol=1e-12)
+
+    def fitted(A):
+        return model.vdot(collops.cgls(ops.MatrixMult(A, 3, kind), data, niter=60, rtol=1e-14).x)
+
+    if comm.size > 1:
+        with pytest.raises(UnsupportedTypeError, match="JAX cannot trace the matrix of MatrixMult and its operand"):
+            jax.grad(fitted)(A)
+        return
+    dual = np.linalg.solve(SQUARE.T, goal)
+    expected = -dual @ np.linalg.solve(SQUARE, y).T
+    np.testing.assert_allclose(jax.jit(jax.grad(fitted))(A).gather(), expected, atol=1e-6 * np.abs(expected).max())

@@ -34,6 +34,7 @@ _SUBJECTS = {
     "operators": "Operators",
     "cgls": "Solvers",
     "solvers": "Krylov methods",
+    "fft": "Fourier transforms of sharded arrays",
     "lsm": "Migration",
     "posterior": "Samples of a posterior",
     "jacobi": "Jacobi's method",

@@ -76,6 +76,7 @@ _PACKAGES = [
     "jax",
     "jaxlib",
     "mpi4jax",
+    "jaxdecomp",
     "petsc4py",
 ]
 

@@ -73,6 +73,7 @@ BENCHMARKS = {
         Benchmark("pairwise", "Latency and bandwidth between two ranks, as OSU defines them."),
         Benchmark("starforest", "Star forests and sparse products on every transport.", 12 * _GIB, _GIB),
         Benchmark("jax", "Collectives inside compiled JAX programs.", 12 * _GIB, _GIB // 4, own_device=True),
+        Benchmark("fft", "Fourier transforms of sharded JAX arrays.", 48 * _GIB, _GIB // 4),
         Benchmark("jacobi", "Jacobi's method by every programming model.", 24 * _GIB, _GIB),
         Benchmark("halos", "A halo exchange by messages and by every transport."),
         Benchmark("scaling", "Migration, CGLS and a sparse product on more ranks.", 6 * _GIB, _GIB),

@@ -13,6 +13,7 @@ import numpy as np
 from collops.array.distributed import DistributedArray
 from collops.array.stacked import StackedArray
 from collops.backend import engine
+from collops.errors import UnsupportedTypeError
 
 
 @cache
@@ -39,6 +40,14 @@ def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
     (held,) = leaves
     x = object.__new__(DistributedArray)
     x.layout, x.comm, x._plan = structure
+    if x.comm.size > 1 and getattr(held, "shape", None) == () and held.dtype != bool and not x.layout.is_replicated:
+        # Krylov methods of other libraries map an inner product over the leaves, and sum the results. Tests of all
+        # elements pass: optimistix looks for NaN on each rank.
+        raise UnsupportedTypeError(
+            "this function of JAX or of another library reduces this rank's part of an array that is split over ranks, "
+            "not the array: use the array's methods, such as vdot, norm and sum, and the solvers of collops, such as "
+            "collops.cg"
+        )
     x.engine = engine("numpy" if isinstance(held, np.ndarray) else "jax")
     x.local_array = held
     return x

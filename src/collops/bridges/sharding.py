@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -11,14 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from numpy.typing import DTypeLike
 
+import collops
 from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
-from collops.extend.arrays import as_shape
+from collops.extend.arrays import LocalArray, as_shape, fill_random
 from collops.extend.communication import collective_values, communicator_or_world
 from collops.extend.engines import engine
 
-__all__ = ["from_jax", "layout_to_spec", "spec_to_layout", "to_jax"]
+__all__ = ["from_jax", "full", "layout_to_spec", "ones", "random", "spec_to_layout", "to_jax", "zeros"]
 
 _Device: TypeAlias = Any  # a jax.Device, which has no static type
 _Box: TypeAlias = tuple[tuple[int, int], ...]
@@ -141,12 +144,10 @@ def from_jax(x: jax.Array, comm: Communicator | None = None) -> DistributedArray
     if comm.size == 1 and isinstance(x, Tracer):
         return DistributedArray(Layout.replicated(x.shape, 1), comm, x)
     layout = _layout_of(lambda: (_concrete(x).sharding, x.shape), comm)
-    if comm.size == 1:
-        return DistributedArray(Layout.replicated(x.shape, 1), comm, x)
     if layout is None:
         x = _resharded(x, _grid_of_ranks(x.sharding, x.shape, comm))
         layout = spec_to_layout(x.sharding, x.shape, comm)
-    return DistributedArray(layout, comm, _joined(x))
+    return _distributed(x, layout, comm)
 
 
 def to_jax(x: DistributedArray, mesh: Mesh | None = None, spec: PartitionSpec | None = None) -> jax.Array:
@@ -194,6 +195,143 @@ def to_jax(x: DistributedArray, mesh: Mesh | None = None, spec: PartitionSpec | 
     if layout is not x.layout:
         x = x.redistribute(layout)
     return _sharded(_local(x), sharding, layout, x.comm)
+
+
+def zeros(
+    shape: int | Sequence[int], sharding: Sharding, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64
+) -> DistributedArray:
+    """Return an array of zeros with a sharding. Each device makes its part only.
+
+    Collective: one metadata message; none on one rank.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Global shape.
+    sharding : jax.sharding.Sharding
+        On one rank, the sharding of the local array. On several ranks, each a process of JAX, a sharding over the
+        devices of all of them; see :func:`spec_to_layout`.
+    comm : Communicator, optional
+        The ranks; the world by default.
+    dtype : dtype, optional
+        Element type, in single precision without ``jax_enable_x64``.
+
+    Raises
+    ------
+    LayoutError
+        On every rank, if no layout places the parts on the same ranks, or `shape` cannot be sharded like this.
+    InputError
+        If there is no such dtype.
+
+    Examples
+    --------
+    >>> import collops, jax
+    >>> from collops.bridges import sharding
+    >>> device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    >>> collops.world().size > 1 or sharding.zeros((4, 3), device, dtype="float32").shape == (4, 3)
+    True
+    """
+    return _created(jnp.zeros, shape, sharding, comm, dtype)
+
+
+def ones(
+    shape: int | Sequence[int], sharding: Sharding, *, comm: Communicator | None = None, dtype: DTypeLike = np.float64
+) -> DistributedArray:
+    """Return an array of ones with a sharding; parameters and messages as for :func:`zeros`.
+
+    Examples
+    --------
+    >>> import collops, jax
+    >>> from collops.bridges import sharding
+    >>> device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    >>> collops.world().size > 1 or float(sharding.ones(4, device).sum()) == 4.0
+    True
+    """
+    return _created(jnp.ones, shape, sharding, comm, dtype)
+
+
+def full(
+    shape: int | Sequence[int],
+    value: float | complex,
+    sharding: Sharding,
+    *,
+    comm: Communicator | None = None,
+    dtype: DTypeLike | None = None,
+) -> DistributedArray:
+    """Return an array with a sharding, filled with a number, whose dtype is the default; else as :func:`zeros`.
+
+    Examples
+    --------
+    >>> import collops, jax
+    >>> from collops.bridges import sharding
+    >>> device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    >>> collops.world().size > 1 or float(sharding.full(4, 2.5, device).sum()) == 10.0
+    True
+    """
+    element = collops.full(1, value, comm=comm, dtype=dtype, engine="jax")  # checks the value
+    make = functools.partial(jnp.full, fill_value=value)
+    return _created(make, shape, sharding, comm, element.dtype)
+
+
+def random(
+    shape: int | Sequence[int],
+    sharding: Sharding,
+    *,
+    kind: str = "normal",
+    seed: int = 0,
+    comm: Communicator | None = None,
+    dtype: DTypeLike = np.float64,
+) -> DistributedArray:
+    """Return random numbers with a sharding: the global array of :func:`collops.random`.
+
+    Each device makes its part only. Parameters and messages as for :func:`zeros` and :func:`collops.random`.
+
+    Examples
+    --------
+    >>> import collops, jax
+    >>> from collops.bridges import sharding
+    >>> device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    >>> options = {"kind": "uniform", "seed": 3, "dtype": "float32"}
+    >>> same = lambda: sharding.random(5, device, **options) == collops.random(5, engine="jax", **options)
+    >>> collops.world().size > 1 or bool(same().all())
+    True
+    """
+    comm = communicator_or_world(comm)
+    layout = spec_to_layout(sharding, shape, comm)
+    element = collops.zeros(0, comm=comm, dtype=dtype).dtype
+    parts: dict[_Box, LocalArray] = {}
+    values = []
+    for device, box in _boxes(sharding, layout.shape, comm).items():
+        if box not in parts:
+            cuts = [(start, stop - start, n - stop) for (start, stop), n in zip(box, layout.shape, strict=True)]
+            grid = [3] * layout.ndim  # the box is in the middle
+            around = Layout(layout.shape, math.prod(grid), grid, range(layout.ndim), cuts)
+            with jax.default_device(device), jax.ensure_compile_time_eval():
+                parts[box] = fill_random(engine("jax"), around, around.ranks // 2, element, kind, seed)
+        values.append(jax.device_put(parts[box], device))
+    return _distributed(jax.make_array_from_single_device_arrays(layout.shape, sharding, values), layout, comm)
+
+
+def _created(
+    make: Callable[..., jax.Array],
+    shape: int | Sequence[int],
+    sharding: Sharding,
+    comm: Communicator | None,
+    dtype: DTypeLike,
+) -> DistributedArray:
+    """Return the array made by a function of JAX that takes a sharding as its device."""
+    comm = communicator_or_world(comm)
+    layout = spec_to_layout(sharding, shape, comm)
+    element = collops.zeros(0, comm=comm, dtype=dtype, engine="jax").dtype  # as JAX has it
+    x = make(layout.shape, dtype=element, device=sharding)
+    if isinstance(x, Tracer):  # which JAX makes without a sharding
+        x = jax.lax.with_sharding_constraint(x, sharding)
+    return _distributed(x, layout, comm)
+
+
+def _distributed(x: jax.Array, layout: Layout, comm: Communicator) -> DistributedArray:
+    """Return a sharded array whose parts are on the ranks as in `layout`."""
+    return DistributedArray(layout, comm, x if comm.size == 1 else _joined(x))
 
 
 def _concrete(x: jax.Array) -> jax.Array:

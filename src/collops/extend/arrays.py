@@ -6,6 +6,7 @@ from collops.array.halo import HaloPlan as HaloPlan
 from collops.array.halo import halo_widths as halo_widths
 from collops.array.layout_arguments import as_shape as as_shape
 from collops.array.operands import check_engine as check_engine
+from collops.array.random_numbers import fill_random as fill_random
 from collops.array.store import open_node as open_node
 from collops.backend import LocalArray as LocalArray
 from collops.exchange import Box as Box

@@ -78,6 +78,23 @@ class JaxEngine(Engine):
         """Return `array` with `values` added at `index`, a slice or slices."""
         return self.put(array, index, array[index] + values)
 
+    def sliced(self, array: LocalArray, index: Sequence[slice]) -> LocalArray:
+        """Return the elements of `array` at `index`: one operation, which keeps its sharding, eagerly too."""
+        bounds = [part.indices(extent) for part, extent in zip(index, array.shape, strict=False)]
+        bounds += [(0, extent, 1) for extent in array.shape[len(bounds) :]]
+        return lax.slice(array, *zip(*bounds, strict=True))
+
+    def embedded(self, values: LocalArray, index: Sequence[slice], target: LocalArray) -> LocalArray:
+        """Return zeros with `values` at `index`, see :meth:`Engine.embedded`: one operation, which keeps its sharding.
+
+        Only the shape and the dtype of `target` are used.
+        """
+        widths = [(0, 0, 0)] * target.ndim
+        for axis, (part, extent, count) in enumerate(zip(index, target.shape, values.shape, strict=False)):
+            start, _, step = part.indices(extent)
+            widths[axis] = start, extent - start - (1 + (count - 1) * step if count else 0), step - 1
+        return lax.pad(values.astype(target.dtype), np.zeros((), target.dtype), widths)
+
     def shifted(self, array: LocalArray, by: int, axis: int) -> LocalArray:
         """Return `array` moved along `axis`, see :meth:`Engine.shifted`: one operation, which keeps its sharding."""
         widths = [(by, -by, 0) if a == axis else (0, 0, 0) for a in range(array.ndim)]

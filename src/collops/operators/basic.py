@@ -155,8 +155,7 @@ class Identity(LinearOperator):
         if source.shape == target.shape:
             return filled(out, source)
         check_holds(target.dtype, source.dtype)
-        target = engine.put(target, ..., 0)
-        return filled(out, engine.put(target, self._common, source[self._common]))
+        return filled(out, engine.embedded(engine.sliced(source, self._common), self._common, target))
 
 
 class Sum(LinearOperator):

@@ -113,7 +113,7 @@ class Restriction(LinearOperator):
 
     def _forward(self, x: Array, out: Array | None) -> Array:
         out = self._new(self.range, x) if out is None else out
-        samples = x.local_array[self._chosen.on_engine(x.engine)]
+        samples = self._chosen.take(x.local_array, x.engine)
         if self._moves:
             samples = self._moved(self._plan, samples, self._arriving, x)[self._arrived.on_engine(x.engine)]
         return filled(out, samples)
@@ -155,8 +155,16 @@ class _Selection:
         """Return the index for arrays of `engine`."""
         return (*self._before, self._slice if self._indices is None else self._indices.on_engine(engine))
 
+    def take(self, array: LocalArray, engine: Engine) -> LocalArray:
+        """Return the elements of `array` at the indices."""
+        if self._indices is None:
+            return engine.sliced(array, (*self._before, self._slice))
+        return array[self.on_engine(engine)]
+
     def scatter(self, samples: LocalArray, target: LocalArray, engine: Engine) -> LocalArray:
         """Return `target` with `samples` at the indices, added up at repeated ones, and zeros elsewhere."""
+        if self._indices is None:
+            return engine.embedded(samples, (*self._before, self._slice), target)
         target = engine.put(target, ..., 0)
         if not self._repeated:
             return engine.put(target, self.on_engine(engine), samples)

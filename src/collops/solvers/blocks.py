@@ -8,7 +8,7 @@ Cholesky factorisation, each pass takes one message, but the columns may be line
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any, TypeAlias
 
@@ -85,7 +85,7 @@ def combine(X: Array, matrix: LocalArray, Y: Array | None = None) -> Array:
         return X._like(parts) if same else StackedArray(parts)
     x, precise = X.local_array, accumulator(X.dtype)
     matrix = X.engine.replicated_operand(matrix, X._plan.communicator).astype(precise)
-    product = multiply(matrix.T, x.reshape(len(x), x.size // len(x)).astype(precise, copy=False))
+    product = multiply(matrix.T, as_rows(x).astype(precise, copy=False))
     product = product.reshape(len(product), *x.shape[1:])
     total = (product if Y is None else product + Y.local_array).astype(X.dtype, copy=False)
     if same:
@@ -142,13 +142,18 @@ def basis(block: Array, passes: int = 3) -> tuple[Array, LocalArray]:
 
 
 def multiply(*matrices: LocalArray) -> LocalArray:
-    """Return the product of small matrices, in full precision on all engines."""
+    """Return the product of small matrices, in full precision on all engines. The last may be a block of JAX."""
     engine = engine_of(matrices[0])
-    precision = {"precision": "highest"} if engine.traced else {}
-    total = matrices[0]
-    for matrix in matrices[1:]:
-        total = engine.xp.matmul(total, matrix, **precision)
-    return total
+    product = partial(engine.xp.tensordot, axes=1, precision="highest") if engine.traced else engine.xp.matmul
+    return reduce(product, matrices)
+
+
+def as_rows(block: LocalArray) -> LocalArray:
+    """Return the columns of a local block as vectors; views if the engine has them.
+
+    Blocks of JAX keep their axes: as a vector, an array that is sharded along another axis would be gathered.
+    """
+    return block if engine_of(block).traced else block.reshape(len(block), block.size // len(block))
 
 
 def pieces(engine: Engine, size: int) -> list[slice]:
@@ -160,6 +165,9 @@ def pieces(engine: Engine, size: int) -> list[slice]:
 def _local_gram(x: LocalArray, y: LocalArray, shape: tuple[int, ...]) -> LocalArray:
     """Return the inner products of the columns of local arrays; empty arrays may have fewer axes."""
     engine, dtype = engine_of(x), accumulator(np.result_type(x.dtype, y.dtype))
+    if engine.traced and x.ndim == y.ndim > 1:
+        axes = [*range(1, x.ndim)]
+        return engine.xp.tensordot(x.astype(dtype).conj(), y.astype(dtype), (axes, axes), precision="highest")
     x, y = (part.reshape(count, part.size // count) for part, count in zip((x, y), shape, strict=True))
     if engine.memory == "device" and engine.mutable and shape[1] <= _FEW:
         # All processors share the sum over long columns.

@@ -18,12 +18,12 @@ import numpy as np
 from collops.array import Array, axpby, divide, dots, zeros
 from collops.array.dtypes import real_of
 from collops.array.kernels import kernels_for
-from collops.backend import Engine, LocalArray
+from collops.backend import Engine
 from collops.operators import LinearOperator
 from collops.operators.base import AnyLayout
 from collops.operators.columns import block_layout, column
 from collops.operators.memory import check_holds
-from collops.solvers.blocks import grams, multiply, pieces
+from collops.solvers.blocks import as_rows, grams, multiply, pieces
 from collops.solvers.driver import solve, solver
 from collops.solvers.method import log2
 from collops.solvers.problem import check_count, check_kept, consistent, on_host, starting_point
@@ -215,7 +215,7 @@ def _sum(weights: np.ndarray, block: Array, like: Array) -> Array:
     total = zeros(like.layout, comm=like.comm, dtype=like.dtype, engine=like.engine)
     weights = like.engine.from_host(weights)
     for leaf, out in zip(block.leaves, total.leaves, strict=True):
-        vectors = _as_rows(leaf.local_array)[: len(weights)]
+        vectors = as_rows(leaf.local_array)[: len(weights)]
         out._hold(multiply(weights, vectors).reshape(out.local_array.shape))
     return total
 
@@ -226,7 +226,7 @@ def _replace(block: Array, k: int, matrix: np.ndarray) -> None:
     matrix = engine.from_host(matrix)
     for leaf in block.leaves:
         shape = leaf.local_array.shape
-        vectors = _as_rows(leaf.local_array)
+        vectors = as_rows(leaf.local_array)
         combine_into_two = getattr(kernels_for(engine), "combine_into_two", None)
         if combine_into_two is not None and combine_into_two(vectors[: k + 2], matrix):
             continue
@@ -244,11 +244,6 @@ def _together(engine: Engine, count: int) -> list[slice]:
     """
     step = 8 if on_host(engine) else count
     return [slice(first, min(first + step, count)) for first in range(0, count, step)]
-
-
-def _as_rows(local: LocalArray) -> LocalArray:
-    """Return the columns of a local block as vectors; views if the engine has them."""
-    return local.reshape(len(local), local.size // len(local))
 
 
 def _products(state: GMRESState, last: slice) -> np.ndarray:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from collops.array import Array, DistributedArray, Layout
 from collops.array.dtypes import check_byte_order, real_of
 from collops.array.layout_arguments import as_extents, as_ranks, as_shape
-from collops.backend import LocalArray, engine_of
+from collops.backend import LocalArray, engine_of, is_traced
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
@@ -142,7 +142,7 @@ class MatrixMult(LinearOperator):
         self.process_grid = grid
         domain = _layout_of_model(layout.shape[1], M, grid, kind)
         super().__init__(domain, _layout_of_data(layout, domain, grid, gather_range), stored, comm)
-        self._engine = engine_of(block)
+        self._engine, self._traced_matrix = engine_of(block), is_traced(block)
         block = contiguous(block, stored)
         self._algorithms = {stored: self._algorithm(block, layout, domain, gather_range)}
         self._buffers = Buffers()
@@ -185,8 +185,13 @@ class MatrixMult(LinearOperator):
             return filled(out, result)
         algorithm = self._multiplier(dtype)
         product = getattr(algorithm, direction)
-        if not engine.traced:
+        if not engine.traced or self.comm.size == 1:  # JAX derives the product of one rank, also by the matrix
             return filled(out, product(source, result))
+        if self._traced_matrix and is_traced(source):
+            raise UnsupportedTypeError(
+                "on several ranks, JAX cannot trace the matrix of MatrixMult and its operand together: use VStack "
+                "or BlockDiag of each rank's rows, or a matrix that is not an argument of the traced function"
+            )
         other = getattr(algorithm, back)
 
         def transposed(cotangent: LocalArray) -> LocalArray:
