@@ -132,6 +132,16 @@ class Multigrid(LinearOperator):
         Numbers of rows and of stored entries of the matrix of each level, the finest one first.
     operator_complexity, grid_complexity : float
         Sums of entries and of rows, divided by the entries and the rows of the finest level.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> import collops
+    >>> from collops.preconditioners import multigrid
+    >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
+    >>> M = multigrid(collops.CSRMatrix.from_global(matrix))
+    >>> len(M.rows), M.entries[0], M.grid_complexity < 1.5
+    (2, 2698, True)
     """
 
     def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
