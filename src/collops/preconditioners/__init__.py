@@ -4,6 +4,8 @@ References
 ----------
 - Adams, M., Brezina, M., Hu, J., Tuminaro, R., "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", Journal
   of Computational Physics 188, 593-610, 2003.
+- Bell, N., Dalton, S., Olson, L. N., "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM Journal
+  on Scientific Computing 34, C123-C152, 2012.
 - Carson, E., Higham, N. J., "Accelerating the solution of linear systems by iterative refinement in three precisions",
   SIAM Journal on Scientific Computing 40, A817-A847, 2018.
 - Guitton, A., "Amplitude and kinematic corrections of migrated images for nonunitary imaging operators", Geophysics 69,
@@ -20,6 +22,16 @@ from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.inner import inner_solve
 from collops.preconditioners.jacobi import block_jacobi, jacobi
 from collops.preconditioners.local_spectra import local_spectra
+from collops.preconditioners.multigrid import Multigrid, multigrid
 from collops.preconditioners.two_level import two_level
 
-__all__ = ["block_jacobi", "chebyshev", "inner_solve", "jacobi", "local_spectra", "two_level"]
+__all__ = [
+    "Multigrid",
+    "block_jacobi",
+    "chebyshev",
+    "inner_solve",
+    "jacobi",
+    "local_spectra",
+    "multigrid",
+    "two_level",
+]

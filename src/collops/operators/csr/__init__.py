@@ -2,5 +2,6 @@
 
 from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.partition import Partition, partition_rows
+from collops.operators.csr.products import multiplied, transposed
 
-__all__ = ["CSRMatrix", "Partition", "partition_rows"]
+__all__ = ["CSRMatrix", "Partition", "multiplied", "partition_rows", "transposed"]

@@ -1,0 +1,255 @@
+"""Smoothed aggregation: the cycle against its definition, iterations on any number of ranks, and refusals."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+import scipy.spatial
+
+import collops
+from collops.array import Layout
+from collops.comm import alone
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.operators import CSRMatrix
+from collops.preconditioners import multigrid
+from collops.preconditioners.aggregates import aggregate, graph_of
+from collops.solvers import Status, cg
+
+from .matrices import poisson
+
+
+def line(n) -> sp.csr_array:
+    return sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)))
+
+
+def plane(n, weak=1.0) -> sp.csr_array:
+    one = sp.eye_array(n)
+    return sp.csr_array(weak * sp.kron(line(n), one) + sp.kron(one, line(n)))
+
+
+def cube_of_27_points(n) -> sp.csr_array:
+    near = sp.diags_array([1.0, 1.0, 1.0], offsets=[-1, 0, 1], shape=(n, n))
+    return sp.csr_array(27 * sp.eye_array(n**3) - sp.kron(sp.kron(near, near), near))
+
+
+def network(n, links, conductance) -> sp.csr_array:
+    """The Laplacian of a graph, grounded weakly."""
+    i, j = links.T
+    weights = sp.coo_array((conductance, (i, j)), shape=(n, n))
+    weights = weights + weights.T
+    return sp.csr_array(sp.diags_array(weights.sum(axis=1) + 1e-6) - weights)
+
+
+def jumps(n, ratio=1e6) -> sp.csr_array:
+    """Diffusion through a checkerboard of two materials, by finite volumes."""
+    i, j = np.indices((n, n))
+    material = np.where((i // 8 + j // 8) % 2, ratio, 1.0)
+    numbers = np.arange(n * n).reshape(n, n)
+    pairs = [(numbers[1:], numbers[:-1]), (numbers[:, 1:], numbers[:, :-1])]
+    links = np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in pairs])
+    inside = material.ravel()[links]
+    edge = np.zeros((n, n))
+    for border in (np.s_[0], np.s_[-1], np.s_[:, 0], np.s_[:, -1]):
+        edge[border] += 2 * material[border]
+    return sp.csr_array(network(n * n, links, 2 / (1 / inside).sum(axis=1)) + sp.diags_array(edge.ravel()))
+
+
+def random_network(n) -> sp.csr_array:
+    rng = np.random.default_rng(0)
+    points = rng.random((n, 2))
+    near = scipy.spatial.cKDTree(points).query_pairs(2.2 / np.sqrt(n), output_type="ndarray")
+    return network(n, near, rng.random(len(near)))
+
+
+def elasticity(n) -> tuple[sp.csr_array, np.ndarray]:
+    """Plane stress on squares with bilinear displacements, clamped on one side, and the rigid motions."""
+    stiffness = np.zeros((8, 8))
+    material = np.array([[1, 0.3, 0], [0.3, 1, 0], [0, 0, 0.35]]) / 0.91
+    for x in (-(3**-0.5), 3**-0.5):
+        for y in (-(3**-0.5), 3**-0.5):
+            dx, dy = np.array([y - 1, 1 - y, 1 + y, -1 - y]) / 2, np.array([x - 1, -1 - x, 1 + x, 1 - x]) / 2
+            strain = np.zeros((3, 8))
+            strain[0, ::2], strain[1, 1::2], strain[2, ::2], strain[2, 1::2] = dx, dy, dy, dx
+            stiffness += strain.T @ material @ strain / 4
+    points = np.arange((n + 1) ** 2).reshape(n + 1, n + 1)
+    corners = np.stack([points[:-1, :-1], points[:-1, 1:], points[1:, 1:], points[1:, :-1]], axis=-1).reshape(-1, 4)
+    unknowns = np.stack([2 * corners, 2 * corners + 1], axis=-1).reshape(-1, 8)
+    i, j = np.repeat(unknowns, 8, axis=1).ravel(), np.tile(unknowns, (1, 8)).ravel()
+    matrix = sp.csr_array((np.tile(stiffness.ravel(), len(unknowns)), (i, j)))
+    free = np.setdiff1d(points, points[:, 0])
+    rows = np.stack([2 * free, 2 * free + 1], axis=-1).ravel()
+    y, x = np.divmod(free, n + 1)
+    motions = np.zeros((len(rows), 3))
+    motions[::2, 0] = motions[1::2, 1] = 1
+    motions[::2, 2], motions[1::2, 2] = 0.5 - y / n, x / n - 0.5
+    return sp.csr_array(matrix[rows][:, rows]), motions
+
+
+def split(matrix, comm, block=1) -> CSRMatrix:
+    """Give the second rank nothing, and the others unequal shares of points."""
+    weights = np.array([3.0, 0.0, 2.0, 4.0][: comm.size])
+    ends = block * np.round(np.cumsum(weights) / weights.sum() * (matrix.shape[0] // block)).astype(int)
+    rows = Layout.split(matrix.shape[0], comm.size, sizes=np.diff(ends, prepend=0).tolist())
+    return CSRMatrix.from_global(matrix, comm=comm, rows=rows)
+
+
+# The matrix, and the maximum of the iterations of CG to 1e-8, and of the operator complexity.
+PROBLEMS = {
+    "line": (lambda: line(2000), 11, 1.4),
+    "plane": (lambda: plane(40), 9, 1.4),
+    "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.5),
+    "cube": (lambda: poisson(12), 8, 1.4),
+    "complex cube": (lambda: poisson(12, dtype="c16"), 9, 1.4),
+    "cube of 27 points": (lambda: cube_of_27_points(12), 7, 1.1),
+    "jumps": (lambda: jumps(48), 11, 1.4),
+    "network": (lambda: random_network(1500), 11, 1.1),
+    "isolated rows": (
+        lambda: sp.block_diag([sp.eye_array(200), plane(30), 3 * sp.eye_array(100)], format="csr"),
+        10,
+        1.4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
+    make, most, complexity = PROBLEMS[name]
+    matrix = sp.csr_array(make())
+    right = np.random.default_rng(1).standard_normal(matrix.shape[0]).astype(matrix.dtype)
+
+    def solved(comm):
+        A = split(matrix, comm)
+        M = multigrid(A)
+        assert M.dottest()
+        return M, cg(A, collops.from_global(right, A.range, comm=comm), niter=60, rtol=1e-8, M=M)
+
+    M, result = solved(comm)
+    assert result.status is Status.CONVERGED and result.iterations <= most
+    residual = matrix @ result.x.gather() - right
+    assert np.linalg.norm(residual) <= 1.1e-8 * np.linalg.norm(right)
+    assert M.operator_complexity <= complexity and len(M.rows) > 1
+    of_one_rank, result_of_one_rank = solved(alone())
+    assert (M.rows, M.entries) == (of_one_rank.rows, of_one_rank.entries)
+    assert result.iterations == result_of_one_rank.iterations
+
+
+def test_iterations_do_not_grow_with_the_size(comm):
+    iterations = []
+    for n in (11, 20):
+        A = split(cube_of_27_points(n), comm)
+        iterations.append(cg(A, collops.random(A.range, seed=1, comm=comm), rtol=1e-8, M=multigrid(A)).iterations)
+    assert iterations[1] <= iterations[0] + 1
+
+
+def test_elasticity_needs_its_rotations(comm, monkeypatch):
+    """On three levels; the coarse ones are on one rank."""
+    monkeypatch.setattr(importlib.import_module("collops.preconditioners.multigrid"), "_DENSE", 60)
+    matrix, motions = elasticity(24)
+    A = split(matrix, comm, block=2)
+    (own,) = A.rows.slices(comm.rank)
+    y = collops.random(A.range, seed=1, comm=comm)
+    M = multigrid(A, motions[own], block=2)
+    without, result = (cg(A, y, niter=200, rtol=1e-8, M=each) for each in (multigrid(A, block=2), M))
+    assert len(M.rows) == 3 and M._levels[0].prolongation.columns.sizes[0][1:] == (0,) * (comm.size - 1)
+    assert result.status is Status.CONVERGED and result.iterations <= 13 < without.iterations
+    expected = scipy.sparse.linalg.spsolve(sp.csc_array(matrix), y.gather())
+    np.testing.assert_allclose(result.x.gather(), expected, atol=1e-6 * abs(expected).max())
+
+
+def test_aggregates_with_fewer_unknowns_than_vectors(comm):
+    """Pairs have three vectors, of which they can represent two; the coarse matrix has more rows than are inverted."""
+    pair = sp.csr_array([[2.0, -1.0], [-1.0, 2.0]])
+    matrix = sp.csr_array(sp.block_diag([plane(30), *[pair] * 90], format="csr"))
+    position = np.linspace(-1, 1, matrix.shape[0])
+    A = split(matrix, comm)
+    (own,) = A.rows.slices(comm.rank)
+    M = multigrid(A, np.stack([position**0, position, position**2], axis=1)[own])
+    assert M.rows[1] > 600
+    result = cg(A, collops.random(A.range, seed=1, comm=comm), niter=60, rtol=1e-8, M=M)
+    assert result.status is Status.CONVERGED and result.iterations <= 15
+
+
+def test_singular_systems(comm):
+    """A box whose sides are insulated: the solution is known but for a constant."""
+    side = line(30).tolil()
+    side[0, 0] = side[-1, -1] = 1
+    one = sp.eye_array(30)
+    matrix = sp.csr_array(sp.kron(side, one) + sp.kron(one, side))
+    expected = np.random.default_rng(0).standard_normal(900)
+    A = split(matrix, comm)
+    result = cg(A, collops.from_global(matrix @ expected, A.range, comm=comm), niter=60, rtol=1e-10, M=multigrid(A))
+    assert result.status is Status.CONVERGED and result.iterations <= 14
+    assert (multigrid(A) @ collops.ones(A.rows, comm=comm)).norm() < 100  # the null space is left out
+    difference = result.x.gather() - expected
+    np.testing.assert_allclose(difference, difference.mean(), atol=1e-7)
+
+
+def dense(op) -> np.ndarray:
+    units = np.eye(op.shape[1])
+    return np.stack([(op @ collops.from_global(unit, op.domain, comm=op.comm)).gather() for unit in units], axis=1)
+
+
+def test_the_cycle_is_its_definition(comm, monkeypatch):
+    """Smoothing, an exact correction in the range of the prolongation, and smoothing: one factor for each."""
+    monkeypatch.setattr(importlib.import_module("collops.preconditioners.multigrid"), "_DENSE", 60)
+    matrix = plane(12).toarray()
+    M = multigrid(split(sp.csr_array(matrix), comm), degree=2)
+    assert len(M.rows) == 2
+    ((_, smoother, prolongation),) = M._levels
+    S, P, one = dense(smoother), dense(prolongation), np.eye(len(matrix))
+    correction = one - P @ np.linalg.solve(P.T @ matrix @ P, P.T @ matrix)
+    smoothing = one - S @ matrix
+    np.testing.assert_allclose(one - dense(M) @ matrix, smoothing @ correction @ smoothing, atol=1e-12)
+    np.testing.assert_allclose(P.sum(axis=1)[len(P) // 2 + 6], 1)  # constants, inside
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_aggregates(comm, block):
+    """They are connected and cover all nodes with neighbours; roots are more than two connections apart."""
+    matrix = sp.block_diag([sp.kron(plane(15), np.ones((block, block))), sp.eye_array(2 * block)], format="csr")
+    A = split(sp.csr_array(matrix), comm, block)
+    labels, count = aggregate(graph_of(A, block), 0.25)
+    labels = comm.allgatherv(labels)
+    total = int(comm.allreduce(np.array(count)))
+    np.testing.assert_array_equal(np.unique(labels), np.arange(-1, total))
+    np.testing.assert_array_equal(np.flatnonzero(labels < 0), [225, 226])
+    pattern = sp.csr_array(plane(15))
+    for number in range(total):
+        nodes = np.flatnonzero(labels == number)
+        parts, _ = scipy.sparse.csgraph.connected_components(pattern[nodes][:, nodes])
+        assert parts == 1 and len(nodes) >= 3
+    assert 225 / 13 <= total <= 225 / 5
+
+
+def test_jax(comm, jax_double):
+    A = split(plane(28), comm)
+    M = multigrid(A)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    image = M @ collops.from_global(x.gather(), A.rows, engine="jax", comm=comm)
+    np.testing.assert_allclose(image.gather(), (M @ x).gather(), rtol=1e-12, atol=1e-12)
+
+
+def test_errors(comm):
+    A = split(plane(12), comm)
+    upwind = sp.csr_array(plane(30) + sp.diags_array([-0.1, 0.1], offsets=[-1, 0], shape=(900, 900)))
+    with pytest.raises(InputError, match="Hermitian matrix; for unsymmetric systems"):
+        multigrid(split(upwind, comm))
+    with pytest.raises(InputError, match=r"near_null_space must be an array of numbers of shape"):
+        multigrid(A, np.ones(3))
+    with pytest.raises(InputError, match="not finite"):
+        multigrid(A, np.full((A.rows.local_size(comm.rank), 1), np.nan if comm.rank == 0 else 1.0))
+    with pytest.raises(InputError, match="must be real"):
+        multigrid(A, np.ones((A.rows.local_size(comm.rank), 1)) * 1j)
+    with pytest.raises(LayoutError, match="no multiple of the 5 unknowns"):
+        multigrid(A, block=5)
+    with pytest.raises(InputError, match="degree"):
+        multigrid(A, degree=-1)
+    with pytest.raises(UnsupportedTypeError, match="CSRMatrix"):
+        multigrid(A.H)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="diagonal"):
+        multigrid(split(sp.csr_array(plane(30) - sp.diags_array(np.where(np.arange(900) == 7, 4.0, 0))), comm))
