@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.array import Array, Layout, axpby, dots, random
+from collops.backend import Engine
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
 from collops.exchange.indices import owners, sent_to
@@ -120,7 +121,7 @@ def multigrid(
         A = _with_unit_diagonal(multiplied(restriction, multiplied(A, prolongation)))
         vectors, block = coarse_vectors, vectors.shape[1]
     dense = A.rows.size <= _DENSE
-    return Multigrid(levels, A, _inverse(A) if dense else _smoother(A, 3 * degree, _largest_eigenvalue(A)))
+    return Multigrid(levels, A, _Inverse(A) if dense else _smoother(A, 3 * degree, _largest_eigenvalue(A)))
 
 
 class Multigrid(LinearOperator):
@@ -330,14 +331,24 @@ def _with_unit_diagonal(A: CSRMatrix) -> CSRMatrix:
     return CSRMatrix(renumbered(sparse.csr_array(rows + units), columns, A.shape[1]), A.columns, comm=A.comm)
 
 
-def _inverse(A: CSRMatrix) -> LinearOperator:
-    """Return the pseudo-inverse of a small matrix. Collective: every rank has the entire matrix."""
-    comm = A.comm
-    rows, columns = merged_rows(A)
-    local = np.zeros((rows.shape[0], A.shape[1]), A.dtype)
-    local[:, columns] = rows.toarray()
-    matrix = np.asarray(comm.allgatherv(local.reshape(-1))).reshape(A.shape)
-    with collective_errors(comm):
-        inverse = np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(A.dtype).eps, hermitian=True)
-    (own,) = A.rows.slices(comm.rank)
-    return VStack([inverse[own]], comm) @ VStack([np.eye(len(matrix), dtype=A.dtype)[own]], comm).H
+class _Inverse(LinearOperator):
+    """The pseudo-inverse of a small matrix. Collective: every rank has the entire matrix."""
+
+    def __init__(self, A: CSRMatrix) -> None:
+        super().__init__(A.rows, A.rows, A.dtype, A.comm)
+        rows, columns = merged_rows(A)
+        local = np.zeros((rows.shape[0], A.shape[1]), A.dtype)
+        local[:, columns] = rows.toarray()
+        matrix = np.asarray(A.comm.allgatherv(local.reshape(-1))).reshape(A.shape)
+        with collective_errors(A.comm):
+            inverse = np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(A.dtype).eps, hermitian=True)
+        (own,) = A.rows.slices(A.comm.rank)
+        self._factors = inverse[own], np.eye(len(matrix), dtype=A.dtype)[own]
+        self._products: dict[Engine, LinearOperator] = {}
+
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
+        if x.engine not in self._products:  # matrices on the device can be recorded in a CUDA graph
+            own = [x.engine.from_host(each) if x.engine.mutable else each for each in self._factors]
+            rows, units = (VStack([each], self.comm) for each in own)
+            self._products[x.engine] = rows @ units.H
+        return self._products[x.engine]._forward(x, out)
