@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 from petsc4py import PETSc
@@ -21,9 +21,6 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_n
 from collops.extend.arrays import Array
 from collops.extend.communication import communicator_or_world
 from collops.extend.operators import AnyLayout, contiguous, filled
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 __all__ = ["as_petsc", "from_petsc", "to_petsc"]
 
@@ -333,8 +330,8 @@ def _check_type(dtype: np.dtype, what: str) -> None:
         raise UnsupportedTypeError(f"{what} of {dtype}, but this PETSc is built for real numbers: use a complex one")
 
 
-def _petsc_comm(comm: Communicator) -> MPI.Intracomm | PETSc.Comm:
-    """Return the communicator for objects of PETSc."""
+def _petsc_comm(comm: Communicator) -> object:
+    """Return the communicator for objects of PETSc, of mpi4py if there are several ranks."""
     if comm.control is None:
         return PETSc.COMM_SELF
     mpi = sys.modules.get("mpi4py.MPI")
