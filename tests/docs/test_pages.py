@@ -167,8 +167,9 @@ def test_the_tables_of_jacobi_are_the_records(name, complete, sizes):
             assert float(cell) == pytest.approx(1e6 * seconds, rel=5e-3, abs=0.05)
 
 
-def test_the_table_of_sharded_transforms_is_the_record():
-    measurements = read_record(measured.RESULTS / "fft-nvidia-h200-1-two-devices.json").measurements
+def test_the_tables_of_sharded_transforms_are_the_records():
+    records = (measured.RESULTS / f"fft-nvidia-h200-1-{number}-devices.json" for number in ("two", "four"))
+    measurements = [one for record in records for one in read_record(record).measurements]
     programs = ("collops", "jax.numpy", "collops, transposed", "jaxDecomp, transposed")
     rows = re.findall(r"^\| (\d+) x [\dx ]* \| (\d.*) \|$", (DOCS / "bridge-sharded.md").read_text("utf-8"), re.M)
     assert [int(extent) for extent, _ in rows] == [one.parameters["shape"][0] for one in measurements]

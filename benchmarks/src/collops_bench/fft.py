@@ -1,10 +1,10 @@
 """Fourier transforms of sharded JAX arrays on all devices of one process, in three dimensions, of complex64.
 
-The array is split along its first axis (slabs) or along the first two (pencils). ``collops`` is the forward transform
-with the result sharded like the array, ``transposed`` leaves it as after the last local transform, and ``chunks`` sends
-pieces while it transforms others. The peers are ``jax.numpy.fft.fftn`` under ``jax.jit`` with the same shardings, and
-jaxDecomp, whose result is transposed, with its axes in another order. Every call waits for its result. Answers are
-compared with each other, and by Parseval's identity.
+The array is split along its first axis (slabs) or, on hosts, along the first two (pencils). ``collops`` is the forward
+transform with the result sharded like the array, ``transposed`` leaves it as after the last local transform, and
+``chunks`` sends pieces while it transforms others. The peers are ``jax.numpy.fft.fftn`` under ``jax.jit`` with the same
+shardings, and jaxDecomp, whose result is transposed, with its axes in another order. Every call waits for its result.
+Answers are compared with each other, and by Parseval's identity.
 """
 
 from __future__ import annotations
@@ -44,9 +44,12 @@ def measure(context: Context) -> Iterator[Measurement]:
     quick = context.options.quick
     plan = Plan(rounds=3, seconds=0.01) if quick else Plan(rounds=15, seconds=0.05)
     grids: list[tuple[int, ...]] = [(len(devices),)]
-    if len(devices) % 2 == 0 and len(devices) > 2:
+    on_gpus = jax.default_backend() == "gpu"
+    # Pencils did not finish in one process with four H200 and JAX 0.11.2: pairs of devices have communicators of NCCL
+    # that overlap.
+    if len(devices) % 2 == 0 and len(devices) > 2 and not on_gpus:
         grids.append((2, len(devices) // 2))
-    for size in (32,) if quick else _ON_DEVICES if jax.default_backend() == "gpu" else _ON_HOSTS:
+    for size in (32,) if quick else _ON_DEVICES if on_gpus else _ON_HOSTS:
         for grid in grids:
             yield _measure(context, plan, size, devices.reshape(grid))
 
