@@ -138,6 +138,15 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
     assert result.iterations == result_of_one_rank.iterations
 
 
+@pytest.mark.parametrize("dtype", ["i4", "f4"])
+def test_integers_and_single_precision(comm, dtype):
+    A, B = split(plane(30), comm), split(plane(30).astype(dtype), comm)
+    M = multigrid(B)
+    assert M.dtype == np.dtype("f8" if dtype == "i4" else dtype)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    np.testing.assert_allclose((M @ x).gather(), (multigrid(A) @ x).gather(), rtol=1e-3, atol=1e-3)
+
+
 def test_iterations_do_not_grow_with_the_size(comm):
     iterations = []
     for n in (11, 20):

@@ -102,26 +102,11 @@ def multigrid(
     check_matrix(A)
     block, degree = check_count("block", block, smallest=1), check_count("degree", degree)
     threshold = check_number("threshold", threshold)
-    comm = A.comm
-    with collective_errors(comm):
+    A = A if A.dtype.kind in "fc" else _in_double_precision(A)
+    with collective_errors(A.comm):
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
     _check_hermitian(A)
-    levels: list[Level] = []
-    while A.rows.size > _DENSE:
-        labels, count = aggregate(graph_of(A, block), threshold)
-        counts = [int(number) for number in comm.allgather(np.array(count))]
-        if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
-            break
-        tentative, coarse_vectors = _tentative(A, labels, counts, vectors, block)
-        filtered = _filtered(A, threshold) if block == 1 else A
-        largest = _largest_eigenvalue(A)
-        prolongation = _smoothed(filtered, tentative, largest if filtered is A else _largest_eigenvalue(filtered))
-        levels.append(Level(A, _smoother(A, degree, largest), prolongation))
-        restriction = transposed(prolongation, conjugate=True)
-        A = _with_unit_diagonal(multiplied(restriction, multiplied(A, prolongation)))
-        vectors, block = coarse_vectors, vectors.shape[1]
-    dense = A.rows.size <= _DENSE
-    return Multigrid(levels, A, _Inverse(A) if dense else _smoother(A, 3 * degree, _largest_eigenvalue(A)))
+    return _hierarchy(A, vectors, block, threshold, degree)
 
 
 class Multigrid(LinearOperator):
@@ -172,6 +157,11 @@ class Multigrid(LinearOperator):
         return axpby(1.0, smoother._forward(residual, change), 1.0, x, out=x)
 
 
+def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
+    rows, columns = merged_rows(A)
+    return CSRMatrix(renumbered(rows.astype(np.float64), columns, A.shape[1]), A.columns, comm=A.comm)
+
+
 def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int) -> np.ndarray:
     """Return this rank's rows of the near null space."""
     count = A.rows.local_size(A.comm.rank)
@@ -199,6 +189,27 @@ def _check_hermitian(A: CSRMatrix) -> None:
             "multigrid needs a Hermitian matrix; for unsymmetric systems use the multigrid of the Hermitian part, or "
             "block_jacobi, with gmres"
         )
+
+
+def _hierarchy(A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int) -> Multigrid:
+    """Return the cycle through coarser matrices, until one is small or hardly smaller than the one before."""
+    comm = A.comm
+    levels: list[Level] = []
+    while A.rows.size > _DENSE:
+        labels, count = aggregate(graph_of(A, block), threshold)
+        counts = [int(number) for number in comm.allgather(np.array(count))]
+        if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
+            break
+        tentative, coarse_vectors = _tentative(A, labels, counts, vectors, block)
+        filtered = _filtered(A, threshold) if block == 1 else A
+        largest = _largest_eigenvalue(A)
+        prolongation = _smoothed(filtered, tentative, largest if filtered is A else _largest_eigenvalue(filtered))
+        levels.append(Level(A, _smoother(A, degree, largest), prolongation))
+        restriction = transposed(prolongation, conjugate=True)
+        A = _with_unit_diagonal(multiplied(restriction, multiplied(A, prolongation)))
+        vectors, block = coarse_vectors, vectors.shape[1]
+    dense = A.rows.size <= _DENSE
+    return Multigrid(levels, A, _Inverse(A) if dense else _smoother(A, 3 * degree, _largest_eigenvalue(A)))
 
 
 def _smoother(A: CSRMatrix, degree: int, largest: float) -> LinearOperator:
