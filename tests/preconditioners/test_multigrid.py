@@ -203,18 +203,37 @@ def dense(op) -> np.ndarray:
     return np.stack([(op @ collops.from_global(unit, op.domain, comm=op.comm)).gather() for unit in units], axis=1)
 
 
-def test_the_cycle_is_its_definition(comm, monkeypatch):
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_the_cycle_is_its_definition(comm, monkeypatch, dtype):
     """Smoothing, an exact correction in the range of the prolongation, and smoothing: one factor for each."""
     monkeypatch.setattr(importlib.import_module("collops.preconditioners.multigrid"), "_DENSE", 60)
-    matrix = plane(12).toarray()
-    M = multigrid(split(sp.csr_array(matrix), comm), degree=2)
+    phases = np.exp(1j * np.arange(144)) if dtype == "c16" else np.ones(144)
+    matrix = (phases[:, None] * plane(12).toarray() * phases.conj()).astype(dtype)
+    A = split(sp.csr_array(matrix), comm)
+    (own,) = A.rows.slices(comm.rank)
+    M = multigrid(A, phases[own, None].astype(dtype), degree=2)
     assert len(M.rows) == 2
     ((_, smoother, prolongation),) = M._levels
     S, P, one = dense(smoother), dense(prolongation), np.eye(len(matrix))
-    correction = one - P @ np.linalg.solve(P.T @ matrix @ P, P.T @ matrix)
+    adjoint = P.conj().T
+    correction = one - P @ np.linalg.solve(adjoint @ matrix @ P, adjoint @ matrix)
     smoothing = one - S @ matrix
     np.testing.assert_allclose(one - dense(M) @ matrix, smoothing @ correction @ smoothing, atol=1e-12)
-    np.testing.assert_allclose(P.sum(axis=1)[len(P) // 2 + 6], 1)  # constants, inside
+    np.testing.assert_allclose(P.sum(axis=1)[78], phases[78])  # inside, its columns add up to the near null space
+
+
+def test_tentative_prolongations_contain_the_vectors(comm):
+    A = split(sp.csr_array(sp.kron(plane(15), np.ones((2, 2)))), comm, block=2)
+    (own,) = A.rows.slices(comm.rank)
+    vectors = np.random.default_rng(0).standard_normal((450, 3))
+    labels, count = aggregate(graph_of(A, 2), 0.25)
+    counts = [int(number) for number in comm.allgather(np.array(count))]
+    prolongation, coarse = importlib.import_module("collops.preconditioners.multigrid")._tentative(
+        A, labels, counts, vectors[own], 2
+    )
+    P, factors = dense(prolongation), comm.allgatherv(coarse.reshape(-1)).reshape(-1, 3)
+    np.testing.assert_allclose(P.T @ P, np.eye(3 * sum(counts)), atol=1e-14)
+    np.testing.assert_allclose(P @ factors, vectors, atol=1e-13)
 
 
 @pytest.mark.parametrize("block", [1, 2])
