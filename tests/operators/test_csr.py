@@ -127,6 +127,7 @@ def test_triples_of_any_rank_are_added(comm):
     A = sp.coo_array((v, (i, j)), shape=(11, 8)).tocsr()
     x = collops.from_global(np.arange(8.0), op.domain, comm=comm)
     np.testing.assert_array_equal(op.forward(x).gather(), A @ np.arange(8.0))
+    assert int(comm.allreduce(np.array(op.nnz))) == A.nnz  # added once, not in each product
 
 
 def test_triples_of_different_types(comm):

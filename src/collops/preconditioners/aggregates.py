@@ -25,6 +25,7 @@ def graph_of(A: CSRMatrix, block: int) -> CSRMatrix:
     i, j = entries.coords
     shape = rows.shape[0] // block, A.shape[1] // block
     norms = sparse.csr_array((abs(entries.data) ** 2, (i // block, columns[j] // block)), shape=shape)
+    norms.sum_duplicates()  # SciPy 1.13 leaves them
     norms.data = np.sqrt(norms.data)
     return CSRMatrix(norms, comm=A.comm)
 

@@ -118,7 +118,9 @@ def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[SparseAr
     indices[filled], values[filled] = functions.indices, functions.data
     entries = (functions.conj().T @ images(indices, values)).tocoo()
     i, j, values = (comm.allgatherv(part) for part in (*map(np.int64, entries.coords), entries.data))
-    return functions, sparse.csc_array((values, (i, j)), shape=(total, total))
+    coarse = sparse.csc_array((values, (i, j)), shape=(total, total))
+    coarse.sum_duplicates()  # SciPy 1.13 leaves them
+    return functions, coarse
 
 
 def _checked_labels(A: CSRMatrix, aggregates: Any) -> np.ndarray:
