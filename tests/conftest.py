@@ -59,6 +59,7 @@ if collops.world().size == 4:  # a device each
 
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
+ONLY_TO_TWO_RANKS = ("tests/bench/", "tests/soak/")  # they run what other tests run on any number of ranks
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
     "tests/compat/test_side_by_side.py",
@@ -154,8 +155,7 @@ def pytest_collection_modifyitems(config, items) -> None:
     if collops.world().size == 1:
         return
     size = collops.world().size
-    # Benchmarks and soak run what other tests run on any number of ranks.
-    files = ("tests/bench/", "tests/soak/") if size > 2 else ()
+    files = ONLY_TO_TWO_RANKS if size > 2 else ()
     files += ONLY_TO_THREE_RANKS if size > 3 else NOT_ON_THREE_RANKS if size == 3 else ()
     on_four_ranks = NOT_ON_THREE_RANKS if size > 3 else ()
     left_out = {
@@ -174,7 +174,7 @@ def pytest_collection_modifyitems(config, items) -> None:
         for name, alike in cases.items():
             if size == 2 and name.startswith("tests/solvers/test_jax"):
                 left_out.update(case for number, case in enumerate(alike) if number % 3)
-            elif len(alike) > MAX_CASES_ON_ALL_RANKS:
+            elif len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(ONLY_TO_TWO_RANKS):
                 on_two = (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
                 thirds = on_two if size == 2 else (size % 3,)
                 left_out.update(

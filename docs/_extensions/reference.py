@@ -35,6 +35,7 @@ PACKAGES = (
     "collops.jax",
     "collops.bridges.scipy",
     "collops.bridges.torch",
+    "collops.bridges.torch_distributed",
     "collops.bridges.sharding",
     "collops.bridges.sharded",
     "collops.bridges.lineax",
@@ -58,6 +59,7 @@ NEEDS = {
     "collops.bridges.sharded": ["jax"],
     "collops.bridges.sharding": ["jax"],
     "collops.bridges.torch": ["torch"],
+    "collops.bridges.torch_distributed": ["torch"],
     "collops.compat.mpi4jax": ["jax", "mpi4py"],
 }
 

@@ -148,7 +148,7 @@ def _check_launcher_without_mpi(has_mpi: bool, text: str, environment: Mapping[s
     raise TransportError(
         f"torchrun or a similar launcher started {ranks} processes (RANK, WORLD_SIZE), but {state}: set "
         "COLLOPS_BOOTSTRAP=tcp://HOST:PORT, with an address of the host of rank 0 and a free port, and COLLOPS_SECRET, "
-        "which connect the ranks without MPI (under torchrun collops.bridges.torch.world() sets both), or "
+        "which connect the ranks without MPI (under torchrun collops.bridges.torch_distributed.world() sets both), or "
         f"start them by mpiexec or srun; {_ALONE}"
     )
 

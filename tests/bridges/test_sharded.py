@@ -245,7 +245,7 @@ def test_batches(grid):
 
 
 def map_twice(x, sharding):
-    return sharded.map_overlap(lambda block: block[2:] - block[1:-1], x, (1, 0), sharding=sharding)
+    return sharded.map_overlap(lambda block: block[2:] - block[1:-1], x, np.array([1, 0]), sharding=sharding)
 
 
 def test_arguments(grid):

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 dist = torch.distributed
 if not dist.is_available():
     pytest.skip("PyTorch is built without torch.distributed", allow_module_level=True)
-bridge = importlib.import_module("collops.bridges.torch")
+bridge = importlib.import_module("collops.bridges.torch_distributed")
 tensors = importlib.import_module("torch.distributed.tensor")
 meshes = importlib.import_module("torch.distributed.device_mesh")
 DTensor, Shard, Replicate, Partial = tensors.DTensor, tensors.Shard, tensors.Replicate, tensors.Partial
@@ -133,7 +133,7 @@ def test_the_result_of_an_asynchronous_collective(comm):
 def test_gradients_of_a_dtensor(comm):
     x = tensors.distribute_tensor(whole(7, 5), mesh_of(comm), [Shard(0)]).requires_grad_()
     op = collops.FirstDerivative(bridge.placements_to_layout(x.placements, (comm.size,), x.shape), comm=comm)
-    bridge.apply(op, x.to_local()).square().sum().backward()
+    collops.bridges.torch.apply(op, x.to_local()).square().sum().backward()
     expected = 2 * (op.H @ (op @ bridge.from_dtensor(x.detach(), comm=comm)))
     assert x.grad.placements == x.placements and np.allclose(x.grad.full_tensor(), expected.gather())
     with pytest.raises(UnsupportedTypeError, match="requires gradients"):
@@ -179,7 +179,7 @@ import os, sys, time
 from pathlib import Path
 import torch.distributed as dist
 import collops
-from collops.bridges.torch import world
+from collops.bridges.torch_distributed import world
 restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
 if os.environ["RANK"] == "0" and restart == "1":
     time.sleep(0.5)

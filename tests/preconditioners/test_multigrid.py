@@ -273,8 +273,10 @@ def test_errors(comm):
         multigrid(A, np.full((A.rows.local_size(comm.rank), 1), np.nan if comm.rank == 0 else 1.0))
     with pytest.raises(InputError, match="must be real"):
         multigrid(A, np.ones((A.rows.local_size(comm.rank), 1)) * 1j)
-    with pytest.raises(LayoutError, match="no multiple of the 5 unknowns"):
+    with pytest.raises(LayoutError, match="must be a multiple of block=5"):
         multigrid(A, block=5)
+    with pytest.raises(InputError, match="threshold must be at most 1"):
+        multigrid(A, threshold=2)
     with pytest.raises(InputError, match="degree"):
         multigrid(A, degree=-1)
     with pytest.raises(UnsupportedTypeError, match="CSRMatrix"):

@@ -1,4 +1,4 @@
-"""h5py, zarr, dask, xarray: arrays of which each rank reads its own part."""
+"""Arrays of h5py, zarr, dask and xarray, read in parts: each rank reads its own."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def from_chunked(
     Parameters
     ----------
     source : h5py.Dataset, zarr.Array, dask.array.Array, xarray.DataArray, numpy.memmap or similar
-        The same array on all ranks, each of which has opened it. It has a shape and a dtype, and its slices become
+        The same array, opened by every rank. It has a shape and a dtype, and its slices become
         arrays of NumPy, by reading a file or by computing.
     layout : Layout, optional
         By default split along the first axis with a chunk for each rank, at boundaries of chunks, so that each chunk is

@@ -349,6 +349,6 @@ def _check_comm(x: PETSc.Object, comm: Communicator) -> None:
         same = comm.control.Compare(x.comm.tompi4py()) <= 1  # MPI.IDENT or MPI.CONGRUENT
     if not same:
         raise LayoutError(
-            f"the {type(x).__name__} of PETSc is on {x.comm.size} ranks, and not on those of comm=: pass "
+            f"the {type(x).__name__} of PETSc is on {x.comm.size} ranks, not on the ranks of comm=: pass "
             "comm=collops.from_mpi4py(x.comm.tompi4py())"
         )

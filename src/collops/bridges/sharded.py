@@ -35,7 +35,7 @@ def fftn(
 ) -> jax.Array:
     """Return the discrete Fourier transform of a sharded array along any of its axes, by NumPy's conventions.
 
-    Each device transforms the axes that it holds whole. An all-to-all then moves a split to another axis. The plan has
+    Each device transforms the axes that are not split. An all-to-all then moves a split to another axis. The plan has
     the smallest number of all-to-alls, and gathers nothing.
 
     Parameters
@@ -128,8 +128,8 @@ def rfftn(
 ) -> jax.Array:
     """Return the half of the discrete Fourier transform of a real sharded array that determines the other half.
 
-    The parameters and the errors are those of `fftn`. The last of the `axes` has n//2 + 1 elements in the result; if it
-    is split in `x`, JAX can mostly not split it in the result, and `out_spec` is needed. `x` must be real.
+    Parameters and errors as for `fftn`, but `x` must be real. The last of the `axes` has n//2 + 1 elements in the
+    result; if it is split in `x`, JAX can mostly not split it in the result, and `out_spec` is needed.
 
     Examples
     --------
@@ -156,8 +156,8 @@ def irfftn(
 ) -> jax.Array:
     """Return the inverse of `rfftn`: a real array, whose extent along the last of the `axes` is `n`.
 
-    By default, `n` is 2 (m - 1) for m elements in `x`, as in NumPy; pass it if it is odd. The other parameters and the
-    errors are those of `fftn`.
+    By default, `n` is 2 (m - 1) for m elements in `x`, as in NumPy; pass it if it is odd. Other parameters and errors
+    as for `fftn`.
 
     Examples
     --------
@@ -188,13 +188,13 @@ def halo_exchange(
     block : jax.Array
         The part of this device.
     depth : int or (int, int)
-        Planes before and after the block; at most those of one block.
+        Number of planes before and after the block; at most the extent of a block.
     axis : int
         Of the array.
     axis_name : str or tuple of str or None
         The axes of the mesh that `axis` is split over; ``None`` if it is not split.
     boundary : {"zeros", "periodic", "edge"}
-        Planes outside the array: zeros, those of the other end, or copies of the last plane.
+        Planes outside the array: zeros, planes of the other end, or copies of the last plane.
 
     Raises
     ------
@@ -216,14 +216,14 @@ def halo_exchange(
     """
     if boundary not in _BOUNDARIES:
         raise InputError(f"boundary must be zeros, periodic or edge, not {boundary!r}")
-    before, after = (depth, depth) if isinstance(depth, int) else depth
+    before, after = (depth, depth) if isinstance(depth, int | np.integer) else depth
     length = block.shape[axis]
     if not 0 <= min(before, after) <= max(before, after) <= length:
         raise InputError(f"the depth {depth} must be between 0 and the {length} planes of a block along axis {axis}")
     parts = 1 if not axis_name else lax.axis_size(axis_name)
 
     def received(planes: int, begin: int, end: int, step: int) -> jax.Array:
-        """Return planes of the neighbour, or beyond the boundary; a plane at `begin` is sent, that at `end` is ours."""
+        """Return planes of the neighbour or beyond the boundary; planes at `begin` are sent, one at `end` is copied."""
         sent = lax.slice_in_dim(block, begin, begin + planes, axis=axis)
         if boundary == "periodic":
             ring = [(rank, (rank + step) % parts) for rank in range(parts)]
@@ -297,7 +297,7 @@ def map_overlap(
     """
     if not isinstance(x, jax.Array):
         raise UnsupportedTypeError(f"expected a sharded array of JAX, not {type_name(x)}")
-    depths = (depth,) * x.ndim if isinstance(depth, int) else tuple(depth)
+    depths = (int(depth),) * x.ndim if isinstance(depth, int | np.integer) else tuple(map(int, depth))
     boundaries = (boundary,) * x.ndim if isinstance(boundary, str) else tuple(boundary)
     if not len(depths) == len(boundaries) == x.ndim:
         raise InputError(f"depth and boundary must have a value for each of {x.ndim} axes: {depths}, {boundaries}")

@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Local:
-    """Transform axes that devices hold whole, the real one last."""
+    """Transform axes that are not split, the real one last."""
 
     axes: tuple[int, ...]
     kind: str  # of lax.fft
@@ -144,7 +144,7 @@ def _checked_axes(request: Request, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def names_of(spec: PartitionSpec, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> _Spec:
-    """Return the axes of the mesh that split each axis of an array, without those of one device."""
+    """Return the axes of the mesh that split each axis of an array, without the axes of one device."""
     entries = [*spec, *[None] * (len(shape) - len(spec))]
     names = [(entry,) if isinstance(entry, str) else tuple(entry or ()) for entry in entries]
     flat = list(itertools.chain.from_iterable(names))
@@ -245,21 +245,21 @@ class _Grid:
         axes = range(len(self.shape))
         for source, target in itertools.permutations(axes, 2):
             for first in range(len(node.names[source])):
-                left, moved = node.names[source][:first], node.names[source][first:]
+                staying, moved = node.names[source][:first], node.names[source][first:]
                 parts, over = self.parts(moved), self.parts(node.names[target])
                 extent = node.padded[target] or self._extent(target, node.remaining)
                 pad = -extent % (over * parts)
                 if pad and (over > 1 or extent < parts):
                     continue
                 padded = list(node.padded)
-                cut = self._extent(source, node.remaining) if padded[source] and not left else None
+                cut = self._extent(source, node.remaining) if padded[source] and not staying else None
                 if pad:
                     padded[target] = extent + pad
                 if cut is not None:
                     padded[source] = 0
                 for arriving in itertools.permutations(moved):
                     names = list(node.names)
-                    names[source], names[target] = left, (*names[target], *arriving)
+                    names[source], names[target] = staying, (*names[target], *arriving)
                     sizes = tuple(self.sizes[name] for name in arriving)
                     order = tuple(arriving.index(name) for name in moved)
                     move = _Move(source, target, arriving, sizes, order, pad, cut)
@@ -343,8 +343,8 @@ def _chunked(
             if axis in busy | padded or any(names[: len(begin)] != begin for names in later):
                 continue
             counts = [math.prod(sizes[name] for name in names[len(begin) :]) for names in later]
-            whole = shape[axis] // math.prod(sizes[name] for name in begin)
-            if whole % (max(counts) * chunks) == 0:
+            extent = shape[axis] // math.prod(sizes[name] for name in begin)
+            if extent % (max(counts) * chunks) == 0:
                 return first, axis, max(counts), counts[-1]
     raise InputError(f"no axis of an array of shape {shape} can be sent in {chunks} equal pieces: pass chunks=1")
 

@@ -10,7 +10,8 @@ from collops.operators.csr.products import merged_rows, own_columns, renumbered
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
-# Weights that differ by rounding, as they do with other sums, shall be equal: bounds are no numbers that matrices have.
+# Weights are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
+# bounds between the steps.
 _STEPS, _SHIFT = 1000.7, 0.37
 
 

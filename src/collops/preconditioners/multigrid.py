@@ -27,7 +27,7 @@ _DENSE = 600  # maximum number of rows of a matrix that is inverted
 _ROWS_OF_A_RANK = 1000  # coarser levels use fewer ranks
 _OVER_SMOOTHED = 4 / 3  # step of the smoothing of prolongations, times the largest eigenvalue [Vaněk et al. 1996]
 _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: power iteration approaches the largest eigenvalue from below
-_ROUNDING = 100  # tolerance of inner products that shall be equal
+_ROUNDING = 100  # tolerance of equal inner products, in units of rounding
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
 
 
@@ -102,6 +102,8 @@ def multigrid(
     check_matrix(A)
     block, degree = check_count("block", block, smallest=1), check_count("degree", degree)
     threshold = check_number("threshold", threshold)
+    if threshold > 1:
+        raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     A = A if A.dtype.kind in "fc" else _in_double_precision(A)
     with collective_errors(A.comm):
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
@@ -166,7 +168,7 @@ def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int
     """Return this rank's rows of the near null space."""
     count = A.rows.local_size(A.comm.rank)
     if count % block:
-        raise LayoutError(f"this rank has {count} rows, which are no multiple of the {block} unknowns of a point")
+        raise LayoutError(f"the number of rows of this rank, {count}, must be a multiple of block={block}")
     if near_null_space is None:
         return np.tile(np.eye(block), (count // block, 1))
     vectors = np.asarray(near_null_space)
@@ -183,8 +185,8 @@ def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=np.result_type(A.dtype, np.float32)) for seed in (1, 2))
     image = A @ u
-    left, right, square, norm = (complex(each) for each in dots((v, image), (A @ v, u), (v, v), (image, image)))
-    if abs(left - right) > _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
+    product, adjoint, square, norm = map(complex, dots((v, image), (A @ v, u), (v, v), (image, image)))
+    if abs(product - adjoint) > _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
         raise InputError(
             "multigrid needs a Hermitian matrix; for unsymmetric systems use the multigrid of the Hermitian part, or "
             "block_jacobi, with gmres"
@@ -225,7 +227,7 @@ def _largest_eigenvalue(A: CSRMatrix) -> float:
 def _filtered(A: CSRMatrix, threshold: float) -> CSRMatrix:
     """Return the entries that are not small in their row, with the sum of the others added to the diagonal. Collective.
 
-    With weak connections, prolongations and coarse matrices would have more entries, but not be better.
+    Weak connections would add entries to the prolongation and the coarse matrix without improving the convergence.
     """
     from scipy import sparse
 
@@ -319,13 +321,14 @@ def _smoothed(A: CSRMatrix, tentative: CSRMatrix, largest: float) -> CSRMatrix:
     rows, columns = merged_rows(tentative)
     scale = (_OVER_SMOOTHED / largest / A.blocks[0].diagonal()).astype(A.dtype)
     together = np.union1d(image_columns, columns)
-    image = renumbered(sparse.csr_array(sparse.diags_array(scale) @ image), *_into(together, image_columns))
-    smoothed = sparse.csr_array(renumbered(rows, *_into(together, columns)) - image)
+    image = renumbered(sparse.csr_array(sparse.diags_array(scale) @ image), *_positions(together, image_columns))
+    smoothed = sparse.csr_array(renumbered(rows, *_positions(together, columns)) - image)
     smoothed.eliminate_zeros()
     return CSRMatrix(renumbered(smoothed, together, tentative.shape[1]), tentative.columns, comm=A.comm)
 
 
-def _into(together: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
+def _positions(together: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the positions of columns in a sorted list of columns, and its length."""
     return np.searchsorted(together, columns), len(together)
 
 
@@ -359,7 +362,7 @@ class _Inverse(LinearOperator):
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         if x.engine not in self._products:  # matrices on the device can be recorded in a CUDA graph
-            own = [x.engine.from_host(each) if x.engine.mutable else each for each in self._factors]
-            rows, units = (VStack([each], self.comm) for each in own)
+            convert = x.engine.from_host if x.engine.mutable else np.asarray
+            rows, units = (VStack([convert(factor)], self.comm) for factor in self._factors)
             self._products[x.engine] = rows @ units.H
         return self._products[x.engine]._forward(x, out)

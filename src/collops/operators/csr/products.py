@@ -86,7 +86,7 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
             f"the product needs the columns of the first matrix split as the rows of the second, not {A.columns} and "
             f"{B.rows}"
         )
-    left, _ = merged_rows(A)
+    factor, _ = merged_rows(A)
     own, numbers = merged_rows(B)
     lengths, columns, values = _rows_of_ghosts(A, own, numbers)
     # Global columns are numbered consecutively, since SciPy needs memory for each column.
@@ -96,8 +96,8 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
     shape = len(lengths), len(together)
     fetched = sparse.csr_array((values, np.searchsorted(together, columns), starts), shape=shape)
     before = own_columns(A).start
-    right = sparse.vstack([fetched[:before], own, fetched[before:]], format="csr")
-    product = sparse.csr_array(left @ right)
+    fetched_rows = sparse.vstack([fetched[:before], own, fetched[before:]], format="csr")
+    product = sparse.csr_array(factor @ fetched_rows)
     product.sort_indices()
     return CSRMatrix(renumbered(product, together, B.shape[1]), B.columns, comm=A.comm)
 
