@@ -45,9 +45,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     plan = Plan(rounds=3, seconds=0.01) if quick else Plan(rounds=15, seconds=0.05)
     grids: list[tuple[int, ...]] = [(len(devices),)]
     on_gpus = jax.default_backend() == "gpu"
-    # Pencils did not finish in one process with four H200 and JAX 0.11.2: pairs of devices have communicators of NCCL
-    # that overlap.
-    if len(devices) % 2 == 0 and len(devices) > 2 and not on_gpus:
+    if len(devices) % 2 == 0 and len(devices) > 2:
         grids.append((2, len(devices) // 2))
     for size in (32,) if quick else _ON_DEVICES if on_gpus else _ON_HOSTS:
         for grid in grids:
