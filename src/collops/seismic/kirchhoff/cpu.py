@@ -146,7 +146,8 @@ def _convolve(columns, strips, trace, taps, lead, padded, result):
     size, step = trace.size, 1 if len(columns) == 1 else strips  # a compile-time constant for one column
     begin = lead * step * len(columns)
     padded[:begin] = 0
-    padded[begin : begin + size] = trace
+    for i in range(size):  # Numba needs seconds to compile the assignment of an array, for the message of its error
+        padded[begin + i] = trace[i]
     padded[begin + size :] = 0
     rows, most = size // len(columns), _PART // len(columns)
     for part in range(0, rows, most):
