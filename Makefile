@@ -106,7 +106,9 @@ test: $(TEST)
 	$(WITH_OLDEST) $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/jax/test_primitives.py
 	@echo "All tests passed on $(RANKS) ranks."
 
+# pytest rewrites the tests' assertions once, beside the linters, and not in each of its workers.
 test-one-rank: $(TEST)
+	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
 
 fuzz: $(TEST)
