@@ -60,8 +60,10 @@ if collops.world().size == 4:  # a device each
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
 ONLY_TO_TWO_RANKS = ("tests/bench/", "tests/soak/")  # they run what other tests run on any number of ranks
+COMPILED_SOLVERS = ("tests/solvers/test_jax",)
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
+    "tests/comm/test_reclaim.py",
     "tests/compat/test_side_by_side.py",
     "tests/seismic/",
     "tests/solvers/",
@@ -166,22 +168,18 @@ def pytest_collection_modifyitems(config, items) -> None:
     }
     if "COLLOPS_ALL_CASES" not in os.environ:
         # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
-        # 3 ranks leave out (or 4 ranks, where 3 run none), and all of JAX, which may not run on 3. Of compiled solvers,
-        # which each rank compiles for itself, 2 ranks run a third. One rank runs all.
+        # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
+        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. One rank runs all.
+        in_full = (*ONLY_TO_TWO_RANKS, "tests/jax/") if size == 2 else ONLY_TO_TWO_RANKS
         cases: dict[str, list] = {}
         for item in items:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            by_file = size == 2 and item.nodeid.startswith(COMPILED_SOLVERS)
+            cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
         for name, alike in cases.items():
-            if size == 2 and name.startswith("tests/solvers/test_jax"):
-                left_out.update(case for number, case in enumerate(alike) if number % 3)
-            elif len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(ONLY_TO_TWO_RANKS):
+            if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(in_full):
                 on_two = (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
-                thirds = on_two if size == 2 else (size % 3,)
-                left_out.update(
-                    case
-                    for number, case in enumerate(alike)
-                    if number % 3 not in thirds and not (size == 2 and "jax" in case.nodeid)
-                )
+                thirds = on_two if size == 2 and not name.startswith(COMPILED_SOLVERS) else (size % 3,)
+                left_out.update(case for number, case in enumerate(alike) if number % 3 not in thirds)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     if collops.world().size > MAX_RANKS_WITH_JAX:

@@ -249,9 +249,10 @@ def test_messages(comm):
     assert messages.total == messages["allreduce"]
 
 
+FACTORS = {"aperture": 90.0, "antialias": True}  # test_columns_migrate_shot_by_shot has none
 COLUMNS = [
-    ("float32", "numba", 18, {}),  # a strip of 16, and two by themselves
-    ("float32", "numba", 53, {"aperture": 90.0, "antialias": True}),  # three strips, and five columns of another
+    ("float32", "numba", 18, FACTORS),  # a strip of 16, and two by themselves
+    ("float32", "numba", 53, FACTORS),  # three strips, and five columns of another
     ("float64", "numba", 13, {"amplitude": "2d", "aperture": 90.0, "max_dip": 60.0, "antialias": True, "coarsen": 2}),
     ("float64", "numpy", 3, {"antialias": True}),
 ]

@@ -65,7 +65,7 @@ def test_velocities_of_a_program(comm, form):
     kinds = {"float64": velocity, form: FORMS[form](velocity), "integers": FORMS[form](velocity.astype(np.int16))}
     data = []
     for values in kinds.values():
-        A = survey.operator(values, grid, frequency=25.0, dtype="float64")
+        A = survey.operator(values, grid, frequency=25.0)
         data.append((A @ from_global(image, A.domain, comm=comm)).gather())
         assert load_velocity(values, 2, None).flags.c_contiguous  # type: ignore[union-attr]
     assert np.abs(data[0]).max() > 0
