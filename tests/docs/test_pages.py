@@ -171,7 +171,8 @@ def test_the_tables_of_sharded_transforms_are_the_records():
     records = (measured.RESULTS / f"fft-nvidia-h200-1-{number}-devices.json" for number in ("two", "four"))
     measurements = [one for record in records for one in read_record(record).measurements]
     programs = ("collops", "jax.numpy", "collops, transposed", "jaxDecomp, transposed")
-    rows = re.findall(r"^\| (\d+) x [\dx ]*(?:, pencils)? \| (\d.*) \|$", (DOCS / "bridge-sharded.md").read_text("utf-8"), re.M)
+    page = (DOCS / "bridge-sharded.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) x [\dx ]*(?:, pencils)? \| (\d.*) \|$", page, re.M)
     assert [int(extent) for extent, _ in rows] == [one.parameters["shape"][0] for one in measurements]
     for one, (_, cells) in zip(measurements, rows, strict=True):
         medians = [1e3 * one.timings[program].wall.median for program in programs]
