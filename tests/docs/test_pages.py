@@ -176,7 +176,7 @@ def test_the_tables_of_sharded_transforms_are_the_records():
     assert [int(extent) for extent, _ in rows] == [one.parameters["shape"][0] for one in measurements]
     for one, (_, cells) in zip(measurements, rows, strict=True):
         medians = [1e3 * one.timings[program].wall.median for program in programs]
-        assert [float(cell) for cell in cells.split(" | ")] == pytest.approx(medians, rel=2e-3)
+        assert [float(cell) for cell in cells.split(" | ")] == pytest.approx(medians, rel=5e-3)  # three digits
 
 
 def test_the_table_of_registered_memory_is_the_record():
