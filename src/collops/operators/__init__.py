@@ -30,7 +30,9 @@ from collops.operators.matrix_mult.distributed import MatrixMult as MatrixMult
 from collops.operators.matrix_mult.distributed import best_process_grid as best_process_grid
 from collops.operators.mdc import MDC as MDC
 from collops.operators.memory import Buffers as Buffers
+from collops.operators.patch import Patch as Patch
 from collops.operators.restriction import Restriction as Restriction
+from collops.operators.sliding import Sliding as Sliding
 from collops.operators.stacks import BlockDiag as BlockDiag
 from collops.operators.stacks import HStack as HStack
 from collops.operators.stacks import StackedBlockDiag as StackedBlockDiag
