@@ -39,6 +39,7 @@ from collops.operators.stacks import StackedBlockDiag as StackedBlockDiag
 from collops.operators.stacks import StackedHStack as StackedHStack
 from collops.operators.stacks import StackedVStack as StackedVStack
 from collops.operators.stacks import VStack as VStack
+from collops.operators.toeplitz.operator import BlockToeplitz as BlockToeplitz
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
 __all__ = list(_names)

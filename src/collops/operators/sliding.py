@@ -175,8 +175,8 @@ class Sliding(LinearOperator):
         windows = buffers.local("windows", (*self._counts, *self._window), dtype, engine)
         windows = self._weighted(self._transformed(models, windows, self._window, "forward", engine), engine)
         extended = self._added(windows, buffers.local("extended", self._extended, dtype, engine), engine)
-        target = out.local_array if result is None else result
-        return filled(out, self._add_back(extended, engine.put(target, ..., 0), op="sum"))
+        target = engine.xp.zeros(out.local_array.shape, dtype) if result is None else engine.put(result, ..., 0)
+        return filled(out, self._add_back(extended.astype(dtype, copy=False), target, op="sum"))
 
     def _adjoint(self, y: Array, out: Array | None) -> Array:
         out = self._new(self.domain, y) if out is None else out
@@ -201,8 +201,9 @@ class Sliding(LinearOperator):
         if target is None:
             apply = [getattr(op, f"{direction}_local") for op in self._operators]
             images = [function(row, None) for function, row in zip(apply, rows, strict=True)]
-            empty = engine.xp.zeros((0, prod(shape)), source.dtype)
-            return (engine.xp.stack(images) if images else empty).reshape(*self._counts, *shape)
+            # A rank without windows also contributes to derivatives, which have messages: its arrays, without elements,
+            # are made of each other.
+            return (engine.xp.stack(images) if images else source).reshape(*self._counts, *shape)
         results = target.reshape(count, prod(shape))
         first = self._operators[0] if count else None
         if first is not None and all(op is first for op in self._operators) and _multiplies(first, engine):
@@ -231,6 +232,8 @@ class Sliding(LinearOperator):
                 view = extended[piece.box].reshape(piece.steps + extended.shape[len(self._counts) :])
                 view[piece.begin] += windows[piece.part]
             return extended
+        if not self._pieces:
+            return windows.reshape(self._extended)
         extended = engine.xp.zeros(self._extended, windows.dtype)
         for piece in self._pieces:
             values = windows[piece.part]
@@ -243,6 +246,8 @@ class Sliding(LinearOperator):
     def _cut(self, extended: LocalArray, windows: LocalArray, engine: Engine) -> LocalArray:
         """Return the windows of `extended`, in `windows` if the engine is mutable."""
         shape = (*self._counts, *self._window)
+        if windows is None and not self._pieces:
+            return extended.reshape(shape)
         windows = engine.xp.zeros(shape, extended.dtype) if windows is None else windows
         turned = windows.transpose(self._interleaved)
         for piece in self._pieces:
