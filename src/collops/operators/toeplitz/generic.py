@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from collops.array.dtypes import real_of
 from collops.backend import LocalArray, engine_of
 from collops.operators.dense import forms_for
@@ -70,7 +72,11 @@ class WidenedBatch:
             yield some, self._batched[size]
 
     def _convert(self, parts: LocalArray, out: LocalArray) -> None:
-        out[...] = widened(parts, self._spectra.stored, self._engine.xp)
+        stored, xp = self._spectra.stored, self._engine.xp
+        if parts.itemsize == 2 and out.dtype == np.float32:
+            widened(parts, stored, xp, out)
+        else:
+            out[...] = widened(parts, stored, xp)
 
 
 class Scaled:

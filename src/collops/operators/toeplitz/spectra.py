@@ -67,11 +67,23 @@ def spectra_of(kernel: LocalArray, length: int, stored: str, accumulated: np.dty
     return Spectra(parts, stored, scales, accumulated, squares, errors)
 
 
-def widened(parts: LocalArray, stored: str, xp: Any) -> LocalArray:
-    """Return parts of type `stored` as floating-point numbers: bits of bfloat16 as float32, others unchanged."""
-    if stored != "bfloat16":
-        return parts
-    return xp.left_shift(parts.astype(np.uint32), 16).view(np.float32)
+def widened(parts: LocalArray, stored: str, xp: Any, out: LocalArray | None = None) -> LocalArray:
+    """Return finite parts of type `stored` as numbers: halves as float32, in `out` if that is given; others unchanged.
+
+    By bits, since NumPy converts float16 one number at a time.
+    """
+    if stored == "bfloat16":
+        bits = None if out is None else out.view(np.uint32)
+        return xp.left_shift(parts, 16, out=bits, dtype=np.uint32).view(np.float32)
+    if stored == "float16":
+        # The sign is extended over the bits that a float has in addition. Its exponent begins 112 lower.
+        bits = None if out is None else out.view(np.int32)
+        bits = xp.left_shift(parts.view(np.int16), 13, out=bits, dtype=np.int32)
+        bits &= np.int32(-0x70000001)
+        wide = bits.view(np.float32)
+        wide *= np.float32(2.0**112)
+        return wide
+    return parts
 
 
 def _transforms(xp: Any) -> Any:
