@@ -224,7 +224,7 @@ def test_a_matrix_is_read_narrow(comm):
     """A product allocates nothing in the size of the matrices from the second call on."""
     import tracemalloc
 
-    op = BlockToeplitz(values((40, 8, 50), "f4", 1), stored="float16", comm=alone())
+    op = BlockToeplitz(values((200, 8, 100), "f4", 1), stored="float16", comm=alone())
     x, out = random(op.domain, comm=alone(), dtype="f4"), zeros(op.range, comm=alone(), dtype="f4")
     op.forward(x, out)
     tracemalloc.start()

@@ -17,6 +17,7 @@ from collops.array.dtypes import as_dtype, real_of
 from collops.array.layout_arguments import as_shape
 from collops.array.regions import Region, transfers
 from collops.backend import Engine, LocalArray
+from collops.backend import engine as find_engine
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
@@ -330,7 +331,7 @@ def _window_axes(data: Layout, nwin: Any, nover: Any, tapertype: str | None) -> 
         raise InputError(
             f"nwin and nover must be integers for the same leading axes of {data.ndim}, not {nwin!r} and {nover!r}"
         )
-    if tapertype is not None and tapertype not in _POWERS:
+    if tapertype not in (None, *_POWERS):
         raise InputError(f"tapertype must be {', '.join(map(repr, _POWERS))} or None, not {tapertype!r}")
     if any(axis is not None for axis in data.axes[len(samples) :]):
         raise LayoutError(f"windows span the axes from {len(samples)} on, which must not be split as in {data}")
@@ -397,7 +398,8 @@ def _kind(op: LocalOperator) -> tuple[str, bool, bool]:
 def _multiplies(op: LocalOperator, engine: Engine) -> bool:
     """Return whether an operator applies to all rows of arrays of an engine at once."""
     both = hasattr(op, "forward_columns") and hasattr(op, "adjoint_columns")
-    return both and getattr(op, "columns_engine", "numpy") == engine.name
+    name = getattr(op, "columns_engine", "numpy")
+    return both and name is not None and find_engine(name) is engine
 
 
 def _factors(

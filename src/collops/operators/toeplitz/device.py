@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class DeviceBatch:
 
     def __init__(self, spectra: Spectra) -> None:
         count, rows, columns, _ = spectra.parts.shape
-        self._parts, self._shape = spectra.parts, (np.int64(rows), np.int64(columns))
+        self._spectra, self._shape = spectra, (np.int64(rows), np.int64(columns))
         width = _LOAD_BYTES // (2 * spectra.parts.itemsize)
         while columns % width:
             width //= 2
@@ -46,20 +47,24 @@ class DeviceBatch:
         self._blocks = count * -(-rows // _SLICES), count * -(-columns // (width * _LANES))
         if max(self._blocks) > _MAX_BLOCKS:
             raise LayoutError(f"matrices of {rows} x {columns} for {count} frequencies need too many blocks of threads")
-        self._several = generic.matrices_of(spectra, _BLOCK, self._widen)
+
+    @cached_property
+    def _several(self) -> Any:
+        """The products with several vectors, whose memory is allocated when they are needed."""
+        return generic.matrices_of(self._spectra, _BLOCK, self._widen)
 
     def forward(self, x: LocalArray, out: LocalArray) -> LocalArray:
         """Fill `out`, (batch, rows, n), with the products with `x`, (batch, columns, n)."""
         if x.shape[2] > 1:
             return self._several.forward(x, out)
-        self._kernel("forward")((self._blocks[0],), (_THREADS,), (self._parts, x, out, *self._shape))
+        self._kernel("forward")((self._blocks[0],), (_THREADS,), (self._spectra.parts, x, out, *self._shape))
         return out
 
     def adjoint(self, y: LocalArray, out: LocalArray) -> LocalArray:
         """Fill `out`, (batch, columns, n), with the products of the conjugate transposes with `y`."""
         if y.shape[2] > 1:
             return self._several.adjoint(y, out)
-        self._kernel("adjoint")((self._blocks[1],), (_THREADS,), (self._parts, y, out, *self._shape))
+        self._kernel("adjoint")((self._blocks[1],), (_THREADS,), (self._spectra.parts, y, out, *self._shape))
         return out
 
     def _widen(self, parts: LocalArray, out: LocalArray) -> None:

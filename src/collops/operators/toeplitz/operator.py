@@ -211,7 +211,10 @@ class BlockToeplitz(LinearOperator):
         if shared is not None:
             source = x.engine.replicated_operand(source, shared)
         shape = out.local_array.shape
-        result = self._product(source[..., None], None if target is None else target[..., None], (*shape, 1), adjoint)
+        # As arrays of one column.
+        source = source.reshape(*source.shape, 1)
+        memory = None if target is None else target.reshape(*shape, 1)
+        result = self._product(source, memory, (*shape, 1), adjoint)
         result = result.reshape(shape) if target is None else target
         return filled(out, result if summed is None else summed.allreduce(result, out=target))
 

@@ -10,7 +10,7 @@ from collops.array.dtypes import real_of
 from collops.backend import LocalArray
 from collops.operators.dense.bfloat16 import bits_of
 
-__all__ = ["PRECISIONS", "Spectra", "spectra_of", "widened"]
+__all__ = ["PRECISIONS"]
 
 PRECISIONS = ("float64", "float32", "float16", "bfloat16")
 """Names of the types that real and imaginary parts may be stored in."""
