@@ -18,6 +18,7 @@ ERRORS = {
     "multidimensional_deconvolution": 0.1,
     "poststack_inversion": 0.7,
     "recorded_shots": 0.5,
+    "sources_in_real_time": 0.01,
     "sparse_reflectivity": 0.2,
     "total_variation": 0.1,
 }

@@ -12,6 +12,7 @@ import scipy.stats
 from collops.backend import engine
 from collops.errors import CollopsError
 from collops_bench.arrays import dot_of_integers
+from collops_bench.cgls import SERIAL
 from collops_bench.page import report_page
 from collops_bench.peers import PEER, load_peer
 from collops_bench.record import Measurement, read_record, write_record
@@ -131,10 +132,19 @@ def test_operators(comm) -> None:
     cases = {one.case for one in found}
     for name in ("FirstDerivative", "Laplacian", "Halo", "BlockDiag of diagonals", "MatrixMult, summa", "FFTND", "MDC"):
         assert {f"{name}, forward", f"{name}, adjoint"} <= cases
+    assert {f"{name}, {way}" for name in ("Sliding", "BlockToeplitz") for way in ("forward", "adjoint")} <= cases
     for one in found:
         assert "collops" in one.timings
         assert (PEER in one.timings) is not (PEER in one.missing)
-        assert len(one.checks) == (PEER in one.timings)
+        if one.case.startswith("Sliding"):
+            assert one.messages == ({"exchange": 1} if comm.size > 1 else {})
+            assert len(one.checks) == (SERIAL in one.timings) == (comm.size == 1)
+        elif one.case.startswith("BlockToeplitz"):
+            sums = comm.size > 1 and "forward" in one.case
+            assert one.messages == ({"allreduce": 1} if sums else {})
+            assert len(one.checks) == 1 and one.figures["collops"]["of_copy"] > 0
+        else:
+            assert len(one.checks) == (PEER in one.timings)
         assert all(each.error <= each.tolerance for each in one.checks)
         if one.case.startswith(("FirstDerivative", "SecondDerivative", "Laplacian", "Gradient", "Halo")):
             assert one.messages == ({"exchange": 1} if comm.size > 1 else {})

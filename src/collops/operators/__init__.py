@@ -30,13 +30,16 @@ from collops.operators.matrix_mult.distributed import MatrixMult as MatrixMult
 from collops.operators.matrix_mult.distributed import best_process_grid as best_process_grid
 from collops.operators.mdc import MDC as MDC
 from collops.operators.memory import Buffers as Buffers
+from collops.operators.patch import Patch as Patch
 from collops.operators.restriction import Restriction as Restriction
+from collops.operators.sliding import Sliding as Sliding
 from collops.operators.stacks import BlockDiag as BlockDiag
 from collops.operators.stacks import HStack as HStack
 from collops.operators.stacks import StackedBlockDiag as StackedBlockDiag
 from collops.operators.stacks import StackedHStack as StackedHStack
 from collops.operators.stacks import StackedVStack as StackedVStack
 from collops.operators.stacks import VStack as VStack
+from collops.operators.toeplitz.operator import BlockToeplitz as BlockToeplitz
 
 _names = [name for name, value in globals().items() if name[0] != "_" and not isinstance(value, _Module)]
 __all__ = list(_names)

@@ -40,8 +40,8 @@ class Columns(LinearOperator):
     ----------
     operator : LinearOperator
         Applied to one column after another, with separate messages. Stacks of dense and sparse local matrices of
-        NumPy, SciPy and CuPy, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and products of these apply
-        to batches of up to 64 columns, with one set of messages for each batch.
+        NumPy, SciPy and CuPy, ``BlockToeplitz``, on the host also ``CSRMatrix`` and ``Kirchhoff``, and sums and
+        products of these apply to batches of up to 64 columns, with one set of messages for each batch.
     count : int
         Number of columns.
 

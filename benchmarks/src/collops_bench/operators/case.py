@@ -18,12 +18,12 @@ from collops_bench.registry import Context
 from collops_bench.shared import agreement, messages_of_a_call
 from collops_bench.timing import Captured, Plan, Timing, interleave
 
-__all__ = ["EAGER", "OURS", "REPLAYED", "Case", "Size", "captured", "measure_case", "of_peer", "sizes_of"]
+__all__ = ["EAGER", "OURS", "REPLAYED", "TOLERANCE", "Case", "Size", "captured", "measure_case", "of_peer", "sizes_of"]
 
 OURS, EAGER, REPLAYED = "collops", "collops, eager", "collops, replayed"
 _CALLS_IN_A_GRAPH = 20
 _SMALL, _LARGE = 2000, 10_000_000  # elements of a rank
-_TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12, "complex64": 1e-5, "complex128": 1e-12}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _measure(
     program_of_collops, *_ = programs
     what = f"{direction} of {case.name}"
     local = {name: partial(_local_values, program, case.compared) for name, program in programs.items()}
-    checks = agreement(context, what, local, _TOLERANCE[case.dtype])
+    checks = agreement(context, what, local, TOLERANCE[case.dtype])
     timings = interleave(programs, comm, engine, case.plan)
     if engine.memory == "device":
         if case.operator.capturable:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange import Box
 
-__all__ = ["Fourier"]
+__all__ = ["Fourier", "threads_of_rank"]
 
 _Apply: TypeAlias = Callable[[LocalArray, LocalArray, Workspace], LocalArray]
 RangeLayout: TypeAlias = Layout | Literal["domain"] | None
@@ -117,7 +117,7 @@ class Fourier(LinearOperator):
         self._programs = programs
         # Equal on all ranks, which must send the same messages.
         self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
-        self._threads = _threads_of_rank(comm)
+        self._threads = threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
     def _forward(self, x: Array, out: Array | None) -> Array:
@@ -273,7 +273,7 @@ def _program(applies: Sequence[_Apply], steps: Sequence[_Step], between: Sequenc
     ]
 
 
-def _threads_of_rank(comm: Communicator) -> int:
+def threads_of_rank(comm: Communicator) -> int:
     """Return OMP_NUM_THREADS if it is set, else this rank's share of the cores. No messages."""
     limit = os.environ.get("OMP_NUM_THREADS", "")
     if limit.isdigit() and int(limit) > 0:

@@ -13,7 +13,7 @@ from collops.backend import Engine, LocalArray
 from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
 
-__all__ = ["AxisTransform"]
+__all__ = ["AxisTransform", "matrix_is_faster"]
 
 _ROOT = math.sqrt(2.0)
 _MAX_JOINED = 3  # maximum number of axes of a cuFFT transform
