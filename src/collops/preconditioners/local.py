@@ -47,7 +47,9 @@ class LocalSolve(LinearOperator):
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
-            raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")
+            raise UnsupportedTypeError(
+                "sparse factors need arrays on the host; on devices use block_jacobi(A, 'ilu0'), chebyshev or multigrid"
+            )
         local = x.local_array
         if x.engine.traced:
             return filled(out, applied_on_host(solve, other, (local.size, local.size), self.dtype, local))
