@@ -46,7 +46,7 @@ def incomplete_factors(A: CSRMatrix, sweeps: int = 3) -> LinearOperator:
         lower, pivots, upper = _factorised(
             A.blocks[0].astype(np.result_type(A.dtype, np.float64)), _ROUNDING * np.finfo(_dtype(A)).eps
         )
-    scaling = Diagonal(DistributedArray(A.rows, A.comm, (1 / pivots).astype(_dtype(A))), comm=A.comm)
+    scaling = Diagonal(DistributedArray(A.rows, A.comm, np.asarray(1 / pivots, _dtype(A))), comm=A.comm)
     left, right = (_inverse_of_triangle(_without_messages(A, factor), sweeps) for factor in (lower, upper))
     return right @ scaling @ left
 
@@ -110,20 +110,19 @@ def _factorised(matrix: SparseArray, rounding: float) -> tuple[SparseArray, np.n
 
     pattern, pivots = matrix.astype(bool), _checked_pivots(matrix.diagonal(), False)
     hermitian = _largest(matrix - matrix.conj().T, pivots) <= rounding
-    positive = hermitian and bool((pivots.real > 0).all())
+    positive = hermitian and bool((np.real(pivots) > 0).all())
     upper, lower = sparse.triu(matrix, 1), sparse.tril(matrix, -1) @ sparse.diags_array(1 / pivots)
     for _ in range(_ITERATIONS):
         product = sparse.csr_array(upper + sparse.diags_array(pivots))
         remainder = sparse.csr_array(matrix - pattern.multiply(sparse.csr_array(lower) @ product))
         change = _largest(remainder - product, pivots)
         pivots = remainder.diagonal()
-        pivots = _checked_pivots(pivots.real if hermitian else pivots, positive)
-        inverse = sparse.diags_array(1 / pivots)
-        upper = sparse.triu(remainder, 1)
+        pivots = _checked_pivots(np.real(pivots) if hermitian else pivots, positive)
+        upper, inverse = sparse.triu(remainder, 1), sparse.diags_array(1 / pivots)
         lower = upper.conj().T @ inverse if hermitian else lower + sparse.tril(remainder, -1) @ inverse
         if change <= _TOLERANCE:
             break
-    return sparse.csr_array(lower), pivots, sparse.csr_array(inverse @ upper)
+    return sparse.csr_array(lower), pivots, sparse.csr_array(sparse.diags_array(1 / pivots) @ upper)
 
 
 def _largest(matrix: SparseArray, pivots: np.ndarray) -> float:
