@@ -60,6 +60,18 @@ def test_jacobi_is_the_inverse_of_the_diagonal(comm):
     np.testing.assert_allclose(dense(jacobi(given)), np.diag(1 / np.arange(1.0, 6)))
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_sums_of_rows_make_a_convergent_iteration(comm, dtype):
+    """Where the diagonal alone diverges: with strong couplings of one sign."""
+    phases = np.exp(1j * np.arange(40)) if dtype == "c16" else np.ones(40)
+    matrix = (np.eye(40) + 0.9 * phases[:, None] * phases.conj() * (1 - np.eye(40))).astype(dtype)
+    A = distributed(sp.csr_array(matrix), comm)
+    M = jacobi(A, l1=True)
+    np.testing.assert_allclose(dense(M), np.diag(1 / abs(matrix).sum(axis=1)))
+    rates = [abs(np.linalg.eigvals(np.eye(40) - dense(op) @ matrix)).max() for op in (jacobi(A), M)]
+    assert rates[0] > 2 and rates[1] < 1
+
+
 def test_block_jacobi_is_the_inverse_of_the_blocks(comm):
     matrix = poisson(3, dtype="c16")
     A = distributed(matrix, comm)
@@ -252,6 +264,8 @@ def test_unusable_arguments(comm):
         jacobi(np.array([1.0, 0.0]), comm=comm)
     with pytest.raises(UnsupportedTypeError, match="has no method diagonal"):
         jacobi(collops.FirstDerivative(8, comm=comm))
+    with pytest.raises(UnsupportedTypeError, match="needs a CSRMatrix"):
+        jacobi(np.ones(3), l1=True, comm=comm)
     with pytest.raises(UnsupportedTypeError, match="needs a CSRMatrix"):
         block_jacobi(collops.Identity(3, comm=comm))  # pyright: ignore[reportArgumentType]
     with pytest.raises(LayoutError, match="split alike"):

@@ -6,6 +6,8 @@ References
   of Computational Physics 188, 593-610, 2003.
 - Anzt, H., Chow, E., Dongarra, J., "Iterative sparse triangular solves for preconditioning", Euro-Par 2015, 650-661,
   2015.
+- Baker, A. H., Falgout, R. D., Kolev, T. V., Yang, U. M., "Multigrid smoothers for ultraparallel computing", SIAM
+  Journal on Scientific Computing 33, 2864-2887, 2011.
 - Bell, N., Dalton, S., Olson, L. N., "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM Journal
   on Scientific Computing 34, C123-C152, 2012.
 - Carson, E., Higham, N. J., "Accelerating the solution of linear systems by iterative refinement in three precisions",

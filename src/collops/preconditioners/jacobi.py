@@ -20,13 +20,18 @@ from collops.preconditioners.sparse_inverses import dense_blocks, incomplete_fac
 _OF_ALL_ENGINES = {"ilu0": incomplete_factors, "dense": dense_blocks}
 
 
-def jacobi(A: LinearOperator | DistributedArray | LocalArray, *, comm: Communicator | None = None) -> LinearOperator:
-    """Return the inverse of the diagonal of an operator. Collective.
+def jacobi(
+    A: LinearOperator | DistributedArray | LocalArray, *, l1: bool = False, comm: Communicator | None = None
+) -> LinearOperator:
+    r"""Return the inverse of the diagonal of an operator. Collective.
 
     Parameters
     ----------
     A : CSRMatrix or array
         The operator, which has a method ``diagonal``; or the diagonal itself, as for :class:`collops.Diagonal`.
+    l1 : bool
+        Whether to invert the sums of the moduli of each row, :math:`\sum_j |a_{ij}|`, in place of the diagonal, of a
+        :class:`collops.CSRMatrix` [Baker et al. 2011].
     comm : Communicator, optional
         The ranks, if `A` is a plain array; the world by default.
 
@@ -38,9 +43,18 @@ def jacobi(A: LinearOperator | DistributedArray | LocalArray, *, comm: Communica
     Raises
     ------
     InputError
-        On every rank, if an element of the diagonal is 0 or not finite.
+        On every rank, if an element of the diagonal, or a sum, is 0 or not finite.
     UnsupportedTypeError
-        If `A` is an operator without a method ``diagonal``: pass the diagonal itself.
+        If `A` is an operator without a method ``diagonal``: pass the diagonal itself. With `l1`, if it is not a
+        CSRMatrix.
+    LayoutError
+        With `l1`, if rows and columns are split differently.
+
+    Notes
+    -----
+    With `l1`, the iteration :math:`x \leftarrow x + M (y - A x)` converges for every Hermitian positive definite matrix
+    without an estimate of its eigenvalues, and so does a smoother made of a few such steps. As a preconditioner of a
+    Krylov method the diagonal itself is the better choice.
 
     Examples
     --------
@@ -52,7 +66,11 @@ def jacobi(A: LinearOperator | DistributedArray | LocalArray, *, comm: Communica
     array([0.5 , 0.25])
     """
     diagonal: Any = A
-    if isinstance(A, LinearOperator):
+    if l1:
+        check_matrix(A)
+        sums = sum(np.asarray(abs(block).sum(axis=1)) for block in diagonal.blocks)
+        diagonal = DistributedArray(diagonal.rows, diagonal.comm, sums)
+    elif isinstance(A, LinearOperator):
         if not callable(getattr(A, "diagonal", None)):
             raise UnsupportedTypeError(f"{type_name(A)} has no method diagonal(): pass the diagonal as an array")
         diagonal = A.diagonal()  # pyright: ignore[reportAttributeAccessIssue]

@@ -24,7 +24,7 @@ Solve = Callable[[np.ndarray], np.ndarray]
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
 
 
-def check_matrix(A: LinearOperator) -> None:
+def check_matrix(A: object) -> None:
     """Raise an error unless `A` is a sparse matrix with rows and columns split alike. No messages."""
     if not isinstance(A, CSRMatrix):
         raise UnsupportedTypeError(f"this preconditioner needs a CSRMatrix, not {type_name(A)}")
