@@ -204,7 +204,7 @@ def test_other_matrices_are_not_for_multigrid(comm, folder):
     matrices = {name: base.astype(complex if name == "complex" else float) for name in ("upper", "positive", "complex")}
     matrices["upper"][0, 1] = -0.5
     matrices["positive"][0, 5] = matrices["positive"][5, 0] = 0.1
-    matrices["complex"][0, 1], matrices["complex"][1, 0] = 0.5j, -0.5j
+    matrices["complex"][0, 1], matrices["complex"][1, 0] = -1 + 0.5j, -1 - 0.5j
     matrices["empty row"] = np.diag([1.0, 0.0, 2.0])
     matrices["indefinite"] = np.array([[1.0, -2.0], [-2.0, 1.0]])
     for name, matrix in matrices.items():

@@ -100,8 +100,12 @@ def test_dense_blocks_of_consecutive_rows(comm, dtype):
     expected = scipy.linalg.block_diag(*blocks)
     np.testing.assert_allclose(dense(block_jacobi(A, "dense", block_size=5)), expected, atol=1e-14)
     scale = 10.0 ** np.random.default_rng(0).uniform(-9, 9, 27)
-    scaled = distributed(sp.csr_array(sp.diags_array(scale) @ matrix), comm)
-    np.testing.assert_allclose(dense(block_jacobi(scaled, "dense", block_size=5)) * scale, expected, atol=1e-12)
+    rows, columns = sp.diags_array(scale) @ matrix, matrix @ sp.diags_array(scale)
+    of_rows, of_columns = (
+        dense(block_jacobi(distributed(sp.csr_array(each), comm), "dense", block_size=5)) for each in (rows, columns)
+    )
+    np.testing.assert_allclose(of_rows * scale, expected, atol=1e-12)
+    np.testing.assert_allclose(scale[:, None] * of_columns, expected, atol=1e-12)
     integers = distributed(sp.csr_array(sp.eye_array(27) * 4).astype("i4"), comm)
     np.testing.assert_allclose(dense(block_jacobi(integers, "dense")), np.eye(27) / 4)
 
@@ -296,6 +300,8 @@ def test_unusable_arguments(comm):
     blocks = sp.block_diag([skew - skew.T] * comm.size, format="csr")
     with pytest.raises(InputError, match="no LU factors: to the precision of float64"):
         block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm))
+    with pytest.raises(InputError, match="at most 13 rows is singular"):
+        block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm), "dense", block_size=13)
     for bounds in ((0, 1), (2, 1), (1, float("inf"))):
         with pytest.raises(InputError, match="bounds must be two positive numbers"):
             chebyshev(A, 2, bounds)
