@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import collops
-from collops.errors import UnsupportedTypeError
+from collops.apps import solve
+from collops.apps.recipe import run_job
+from collops.errors import InputError, UnsupportedTypeError
 from collops.preconditioners import block_jacobi, multigrid, two_level
+from tests.apps.jobs import Listener
 from tests.preconditioners.matrices import distributed, poisson
 from tests.preconditioners.test_multigrid import cube_of_27_points, plane, split
 
@@ -67,3 +70,22 @@ def test_factors_on_the_host_raise(comm):
     A = distributed(poisson(3), comm)
     with pytest.raises(UnsupportedTypeError, match=r"on devices use block_jacobi\(A, 'ilu0'\)"):
         block_jacobi(A) @ collops.ones(A.rows, comm=comm, engine="cupy")
+
+
+@pytest.mark.parametrize("precondition", ["two-level", "multigrid"])
+def test_the_command_solves_on_devices(comm, tmp_path, precondition):
+    folder = comm.allgather_metadata(str(tmp_path))[0]
+    options = {"points": 340, "precondition": precondition, "partition": "rows", "out": folder, "tol": 1e-8}
+    host, device = (
+        run_job(solve.run, solve.Options(engine=engine, overwrite=True, **options), comm, Listener()).numbers
+        for engine in ("numpy", "cupy")
+    )
+    assert device["engine"] == "cupy" and device["iterations"] == host["iterations"]
+    assert device["relative_error"] == pytest.approx(host["relative_error"], rel=1e-3)
+
+
+def test_the_command_cannot_use_factors_on_devices(comm, tmp_path):
+    folder = comm.allgather_metadata(str(tmp_path))[0]
+    with pytest.raises(InputError, match="block-jacobi runs on the host only"):
+        options = solve.Options(points=60, engine="cupy", precondition="block-jacobi", out=folder)
+        run_job(solve.run, options, comm, Listener())
