@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg
 import zarr
 from scipy.io import mmwrite
 
@@ -140,6 +141,7 @@ def test_methods_agree_on_a_file(comm, folder, method):
         ("jacobi", "cg"),
         ("chebyshev", "cg"),
         ("two-level", "cg"),
+        ("multigrid", "cg"),
         ("block-jacobi", "lsqr"),
         ("jacobi", "cgls"),
     ],
@@ -155,6 +157,66 @@ def test_preconditioners_solve_the_mesh(comm, folder, precondition, method):
         A = poisson(340, 0).matrix.toarray()
         scale = np.sqrt(np.diag(A)) if precondition == "jacobi" else np.ones(len(A))
         assert numbers["condition_number"] == pytest.approx(np.linalg.cond(A / scale / scale[:, None]), rel=0.05)
+
+
+def five_points(n):
+    line, one = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)), sp.eye_array(n)
+    return sp.coo_array(sp.kron(line, one) + sp.kron(one, line))
+
+
+@pytest.mark.parametrize("precondition", ["multigrid", "auto"])
+def test_multigrid_solves_an_m_matrix(comm, folder, precondition):
+    """As SciPy does, in few iterations; the report has the levels if asked for. A second run resumes the first."""
+    A = five_points(30)
+    path = written(comm, folder / "a.mtx", A)
+    data = written(comm, folder / "b.mtx", np.cos(np.arange(900))[:, None])
+    options = Options(
+        matrix=path,
+        rhs=data,
+        precondition=precondition,
+        partition="rows",
+        tol=1e-10,
+        levels=True,
+        out=str(folder / "out"),
+    )
+    plain = run(dataclasses.replace(options, precondition="none", levels=False), comm)
+    assert plain.numbers["levels"] is None and not any("level" in label for label, _ in plain.rows)
+    checkpoint = str(folder / "checkpoint")
+    run(dataclasses.replace(options, iterations=3, tol=None, checkpoint=checkpoint), comm)
+    outcome = run(dataclasses.replace(options, checkpoint=checkpoint, resume=True), comm)
+    numbers, table = outcome.numbers, dict(outcome.rows)
+    assert (numbers["precondition"], numbers["status"], numbers["resumed_from"]) == ("multigrid", "converged", 3)
+    assert numbers["iterations"] < 15 < plain.numbers["iterations"]
+    (rows, entries), (coarse_rows, coarse_entries) = numbers["levels"]
+    assert (rows, entries) == (900, A.nnz) and 50 < coarse_rows < 300
+    assert table["multigrid"] == f"2 levels, {1 + coarse_entries / entries:.3g} times the entries of the matrix"
+    assert table["level 1"] == f"{coarse_rows} rows, {coarse_entries} entries"
+    if comm.rank == 0:
+        result = zarr.open_group(str(folder / "out" / "result.zarr"), mode="r")
+        expected = scipy.sparse.linalg.spsolve(A.tocsc(), np.cos(np.arange(900)))
+        np.testing.assert_allclose(np.asarray(result["solution"]), expected, atol=1e-7)
+        assert result.attrs["levels"] == [[rows, entries], [coarse_rows, coarse_entries]]
+
+
+def test_other_matrices_are_not_for_multigrid(comm, folder):
+    """Without symmetry, with a positive entry, complex, singular in a row, or indefinite."""
+    base = five_points(4).toarray()
+    matrices = {name: base.astype(complex if name == "complex" else float) for name in ("upper", "positive", "complex")}
+    matrices["upper"][0, 1] = -0.5
+    matrices["positive"][0, 5] = matrices["positive"][5, 0] = 0.1
+    matrices["complex"][0, 1], matrices["complex"][1, 0] = -1 + 0.5j, -1 - 0.5j
+    matrices["empty row"] = np.diag([1.0, 0.0, 2.0])
+    matrices["indefinite"] = np.array([[1.0, -2.0], [-2.0, 1.0]])
+    for name, matrix in matrices.items():
+        path = written(comm, folder / f"{name}.mtx", sp.coo_array(matrix))
+        numbers = run(
+            Options(matrix=path, precondition="auto", partition="rows", out=str(folder / "out")), comm
+        ).numbers
+        assert numbers["precondition"] == "none" and numbers["levels"] is None, name
+    with pytest.raises(InputError, match="multigrid needs a symmetric matrix"):
+        run(Options(matrix=str(folder / "upper.mtx"), precondition="multigrid", out=str(folder / "out")), comm)
+    with pytest.raises(InputError, match="--levels needs --precondition multigrid or auto"):
+        Options(levels=True).check()
 
 
 @pytest.mark.serial

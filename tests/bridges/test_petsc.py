@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.sparse import linalg as sparse_linalg
 
 import collops
 from collops import Layout, StackedArray, StackedLayout, profile
@@ -14,7 +15,7 @@ petsc4py = pytest.importorskip("petsc4py", reason="petsc4py is not installed")
 
 from petsc4py import PETSc  # noqa: E402 - after it is known that petsc4py is there
 
-from collops.bridges.petsc import as_petsc, from_petsc, to_petsc  # noqa: E402
+from collops.bridges.petsc import as_petsc, from_petsc, preconditioner, to_petsc  # noqa: E402
 
 SCALAR = np.dtype(PETSc.ScalarType)
 COMPLEX = SCALAR.kind == "c"
@@ -183,6 +184,69 @@ def test_preconditioners_of_petsc(comm):
     np.testing.assert_allclose(result.x.gather(), np.linalg.solve(A, b.gather()), rtol=1e-8)
     grid = uneven((11, 1), comm)
     assert from_petsc(pc, grid, comm=comm).domain is grid
+
+
+def poisson(comm, n=24):
+    """Poisson's equation on a square, with uneven rows."""
+    line, one = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)), sparse.eye_array(n)
+    matrix = sparse.csr_array(sparse.kron(line, one) + sparse.kron(one, line))
+    rows = uneven((n * n,), comm)
+    return matrix, collops.CSRMatrix(matrix[rows.slices(comm.rank)[0]], rows, comm=comm)
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ("gamg", 16),
+        ({"pc_type": "gamg", "pc_gamg_threshold": 0.02, "mg_levels_ksp_max_it": 3}, 12),
+        ({"pc_type": "bjacobi", "sub_pc_type": "lu"}, 40),
+        ({"pc_type": "hypre", "pc_hypre_type": "boomeramg"}, 12),
+    ],
+    ids=["gamg", "gamg with options", "bjacobi", "hypre"],
+)
+def test_options_make_a_preconditioner(comm, options, most):
+    """Of collops' solvers: the solution of SciPy in few iterations, and the exact adjoint."""
+    A, op = poisson(comm)
+    if "hypre" in str(options) and COMPLEX:
+        pytest.skip("hypre is for real numbers")
+    M = preconditioner(op, options)
+    b = vector(numbers(576, seed=4), op.range, comm)
+    expected = sparse_linalg.spsolve(sparse.csc_array(A), b.gather())
+    plain = collops.cg(op, b, niter=200, rtol=1e-10)
+    for solver in (collops.cg, collops.gmres):
+        result = solver(op, b, M=M, niter=200, rtol=1e-10)
+        assert result.status.successful and result.iterations <= most < plain.iterations
+        np.testing.assert_allclose(result.x.gather(), expected, rtol=1e-7, atol=1e-7)
+    if "hypre" not in str(options):  # has no transpose
+        assert M.dottest()
+    assert not [name for name in PETSc.Options().getAll() if "collops" in name]
+
+
+def test_options_of_block_jacobi(comm):
+    """With the factors of each rank's rows: the options reach the solver of the blocks."""
+    A, op, _ = banded(comm)
+    b = vector(numbers(11, seed=3), op.rows, comm)
+    block = A[op.rows.slices(comm.rank) * 2]
+    for kind, expected in (("lu", np.linalg.solve(block, b.local_array)), ("jacobi", b.local_array / np.diag(block))):
+        M = preconditioner(op, {"pc_type": "bjacobi", "sub_ksp_type": "preonly", "sub_pc_type": kind})
+        np.testing.assert_allclose((M @ b).local_array, expected, rtol=1e-10)
+        assert M.dottest()
+
+
+def test_preconditioners_that_petsc_cannot_make(comm):
+    _, op = poisson(comm, 4)
+    singular = collops.CSRMatrix.from_global(sparse.csr_array(np.ones((6, 6))), comm=comm)
+    for matrix, options, message in (
+        (op, "nothing", "'nothing'}: Unable to find requested PC type nothing"),
+        (op, {"pc_type": "gamg", "pc_gamg_threshold": "much"}, "Input string much has no"),
+        (singular, {"pc_type": "bjacobi", "sub_pc_type": "lu"}, "is not finite"),
+    ):
+        with pytest.raises(InputError, match=message):
+            preconditioner(matrix, options)
+    with pytest.raises(UnsupportedTypeError, match="takes a CSRMatrix"):
+        preconditioner(op.H, "jacobi")
+    with pytest.raises(LayoutError, match="split alike"):
+        preconditioner(tall(comm)[1], "jacobi")
 
 
 def test_matrices_of_petsc(comm):

@@ -30,6 +30,8 @@ KINDS = {
     "jacobi": jacobi,
     "block LU": block_jacobi,
     "block ILU": lambda A: block_jacobi(A, "ilu", drop_tol=1e-2),
+    "dense blocks": lambda A: block_jacobi(A, "dense", block_size=5),
+    "ILU(0)": lambda A: block_jacobi(A, "ilu0"),
     "chebyshev": lambda A: chebyshev(A, 3, M=jacobi(A)),
     "two levels": lambda A: two_level(A, aggregates=20),
 }
@@ -58,6 +60,18 @@ def test_jacobi_is_the_inverse_of_the_diagonal(comm):
     np.testing.assert_allclose(dense(jacobi(given)), np.diag(1 / np.arange(1.0, 6)))
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_sums_of_rows_make_a_convergent_iteration(comm, dtype):
+    """Where the diagonal alone diverges: with strong couplings of one sign."""
+    phases = np.exp(1j * np.arange(40)) if dtype == "c16" else np.ones(40)
+    matrix = (np.eye(40) + 0.9 * phases[:, None] * phases.conj() * (1 - np.eye(40))).astype(dtype)
+    A = distributed(sp.csr_array(matrix), comm)
+    M = jacobi(A, l1=True)
+    np.testing.assert_allclose(dense(M), np.diag(1 / abs(matrix).sum(axis=1)))
+    rates = [abs(np.linalg.eigvals(np.eye(40) - dense(op) @ matrix)).max() for op in (jacobi(A), M)]
+    assert rates[0] > 2 and rates[1] < 1
+
+
 def test_block_jacobi_is_the_inverse_of_the_blocks(comm):
     matrix = poisson(3, dtype="c16")
     A = distributed(matrix, comm)
@@ -71,6 +85,83 @@ def test_incomplete_factors_approach_the_inverse_of_the_blocks(comm):
     x = collops.random(A.rows, comm=comm, seed=1)
     image, exact = block_jacobi(A, "ilu", drop_tol=1e-3) @ x, block_jacobi(A) @ x
     assert 1e-8 < float((image - exact).norm() / exact.norm()) < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_dense_blocks_of_consecutive_rows(comm, dtype):
+    """Of each rank; the last block has fewer rows. Scales of rows and columns do not matter."""
+    matrix = poisson(3, dtype=dtype) + sp.diags_array(np.full((1, 26), 0.5), offsets=[1], shape=(27, 27))
+    A = distributed(sp.csr_array(matrix), comm)
+    blocks = [
+        np.linalg.inv(matrix.toarray()[np.ix_(rows[first : first + 5], rows[first : first + 5])])
+        for rows in mine(matrix, A)
+        for first in range(0, len(rows), 5)
+    ]
+    expected = scipy.linalg.block_diag(*blocks)
+    np.testing.assert_allclose(dense(block_jacobi(A, "dense", block_size=5)), expected, atol=1e-14)
+    scale = 10.0 ** np.random.default_rng(0).uniform(-9, 9, 27)
+    rows, columns = sp.diags_array(scale) @ matrix, matrix @ sp.diags_array(scale)
+    of_rows, of_columns = (
+        dense(block_jacobi(distributed(sp.csr_array(each), comm), "dense", block_size=5)) for each in (rows, columns)
+    )
+    np.testing.assert_allclose(of_rows * scale, expected, atol=1e-12)
+    np.testing.assert_allclose(scale[:, None] * of_columns, expected, atol=1e-12)
+    integers = distributed(sp.csr_array(sp.eye_array(27) * 4).astype("i4"), comm)
+    np.testing.assert_allclose(dense(block_jacobi(integers, "dense")), np.eye(27) / 4)
+
+
+def factors_without_fill(A):
+    """Gaussian elimination that changes only entries that are not 0 [Saad 2003, algorithm 10.4]."""
+    A = A.copy()
+    nonzero = A != 0
+    for i in range(1, len(A)):
+        for k in np.flatnonzero(nonzero[i, :i]):
+            A[i, k] /= A[k, k]
+            later = nonzero[i] & (np.arange(len(A)) > k)
+            A[i, later] -= A[i, k] * A[k, later]
+    D = np.diag(np.diag(A))
+    return np.tril(A, -1), D, np.linalg.solve(D, np.triu(A, 1))
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_incomplete_factors_without_fill(comm, symmetric, dtype):
+    """Those of elimination, and the first terms of the series of their inverses; Hermitian as the matrix is."""
+    matrix = poisson(4, dtype=dtype)
+    if not symmetric:
+        matrix = sp.csr_array(matrix + sp.diags_array(np.full((1, 63), 0.5), offsets=[1], shape=(64, 64)))
+    A = distributed(matrix, comm)
+    factors = [factors_without_fill(matrix.toarray()[np.ix_(rows, rows)]) for rows in mine(matrix, A) if len(rows)]
+    L, D, U = (scipy.linalg.block_diag(*each) for each in zip(*factors, strict=True))
+    one = np.eye(64)
+    for sweeps, left, right in ((0, one, one), (2, one - L + L @ L, one - U + U @ U)):
+        found = dense(block_jacobi(A, "ilu0", sweeps=sweeps))
+        np.testing.assert_allclose(found, right @ np.linalg.inv(D) @ left, atol=1e-6)
+        if symmetric:
+            np.testing.assert_allclose(found, found.conj().T, atol=1e-15)
+    x, y = (collops.random(A.range, comm=comm, seed=seed, dtype=dtype) for seed in (1, 2))
+    series, exact = block_jacobi(A, "ilu0", sweeps=64) @ x, right_of(L, D, U, x.gather())
+    np.testing.assert_allclose(series.gather(), exact, atol=1e-6)
+    if not symmetric:
+        result = gmres(A, y, M=block_jacobi(A, "ilu0"), rtol=1e-10)
+        expected = scipy.sparse.linalg.spsolve(sp.csc_array(matrix), y.gather())
+        assert result.status is Status.CONVERGED and result.iterations < gmres(A, y, rtol=1e-10).iterations
+        np.testing.assert_allclose(result.x.gather(), expected, atol=1e-8)
+
+
+def right_of(L, D, U, x):
+    one = np.eye(len(L))
+    return np.linalg.solve((one + L) @ D @ (one + U), x)
+
+
+def test_symmetric_but_for_rounding_and_in_single_precision(comm):
+    """As finite elements are assembled: factors of CG must be Hermitian all the same."""
+    noise = 1 + 1e-7 * np.random.default_rng(0).standard_normal((64, 64))
+    matrix = sp.csr_array(poisson(4).toarray() * noise).astype("f4")
+    M = block_jacobi(distributed(matrix, comm), "ilu0")
+    found = dense(M)
+    assert M.dtype == np.dtype("f4")
+    np.testing.assert_allclose(found, found.T, atol=1e-6)
 
 
 def test_chebyshev_is_the_polynomial(comm):
@@ -129,7 +220,10 @@ def _iterations_alone(matrix) -> int:
     return cg(A, y, M=two_level(A, aggregates=100), niter=500, tol=(1e-8 * float(y.norm())) ** 2).iterations
 
 
-@pytest.mark.parametrize(("name", "products"), [("jacobi", 0), ("block LU", 0), ("chebyshev", 3), ("two levels", 2)])
+@pytest.mark.parametrize(
+    ("name", "products"),
+    [("jacobi", 0), ("block LU", 0), ("dense blocks", 0), ("ILU(0)", 0), ("chebyshev", 3), ("two levels", 2)],
+)
 def test_messages(comm, name, products):
     """None for blocks; those of the products with the matrix; and one allreduce of the coarse vector."""
     A = distributed(poisson(4), comm)
@@ -175,19 +269,39 @@ def test_unusable_arguments(comm):
     with pytest.raises(UnsupportedTypeError, match="has no method diagonal"):
         jacobi(collops.FirstDerivative(8, comm=comm))
     with pytest.raises(UnsupportedTypeError, match="needs a CSRMatrix"):
+        jacobi(np.ones(3), l1=True, comm=comm)
+    with pytest.raises(UnsupportedTypeError, match="needs a CSRMatrix"):
         block_jacobi(collops.Identity(3, comm=comm))  # pyright: ignore[reportArgumentType]
     with pytest.raises(LayoutError, match="split alike"):
         block_jacobi(collops.CSRMatrix.from_global(sp.csr_array(np.ones((4, 5))), comm=comm))
-    with pytest.raises(InputError, match="'lu', 'ilu' or 'amg'"):
+    with pytest.raises(InputError, match="'lu', 'ilu', 'amg', 'ilu0' or 'dense', not 'ic'"):
         block_jacobi(A, "ic")
     singular = collops.CSRMatrix.from_global(sp.csr_array(np.ones((2 * comm.size, 2 * comm.size))), comm=comm)
     with pytest.raises(InputError, match="no LU factors"):
         block_jacobi(singular)
+    for size in (2, 3):
+        with pytest.raises(InputError, match=f"at most {size} rows is singular: choose another block_size"):
+            block_jacobi(singular, "dense", block_size=size)
+    empty = collops.CSRMatrix.from_global(sp.csr_array(np.diag([1.0] * 4 + [0.0])), comm=comm)
+    with pytest.raises(InputError, match="is singular"):
+        block_jacobi(empty, "dense")
+    with pytest.raises(InputError, match="no incomplete factors: a pivot is 0 or not finite"):
+        block_jacobi(empty, "ilu0")
+    indefinite = collops.CSRMatrix.from_global(sp.block_diag([[[1.0, 2.0], [2.0, 1.0]]] * comm.size), comm=comm)
+    with pytest.raises(InputError, match="no incomplete factors: a pivot is not positive"):
+        block_jacobi(indefinite, "ilu0")
+    for options in ({"block_size": 0}, {"block_size": 1.5}):
+        with pytest.raises(InputError, match="block_size must be"):
+            block_jacobi(A, "dense", **options)
+    with pytest.raises(InputError, match="sweeps must be"):
+        block_jacobi(A, "ilu0", sweeps=-1)
     # Skew-symmetric matrices of odd size are singular, but rounding gives them LU factors, whose product is nonsense.
     skew = sp.random_array((13, 13), density=0.5, random_state=0)
     blocks = sp.block_diag([skew - skew.T] * comm.size, format="csr")
     with pytest.raises(InputError, match="no LU factors: to the precision of float64"):
         block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm))
+    with pytest.raises(InputError, match="at most 13 rows is singular"):
+        block_jacobi(collops.CSRMatrix.from_global(blocks, comm=comm), "dense", block_size=13)
     for bounds in ((0, 1), (2, 1), (1, float("inf"))):
         with pytest.raises(InputError, match="bounds must be two positive numbers"):
             chebyshev(A, 2, bounds)

@@ -86,12 +86,15 @@ class Options(CommonOptions):
     precondition: Annotated[
         str,
         option(
-            "Preconditioner: none; for square matrices jacobi or block-jacobi; for symmetric matrices also chebyshev "
-            "or two-level.",
+            "Preconditioner: none; for square matrices jacobi or block-jacobi; for symmetric matrices also chebyshev, "
+            "two-level or multigrid; or auto: multigrid for symmetric M-matrices, else none.",
             METHOD,
         ),
-        OneOf("none", "jacobi", "block-jacobi", "chebyshev", "two-level"),
+        OneOf("none", "auto", "jacobi", "block-jacobi", "chebyshev", "two-level", "multigrid"),
     ] = "none"
+    levels: Annotated[
+        bool, option("Show the rows and entries of the matrix of each level of multigrid.", METHOD, "--levels")
+    ] = False
     tol: Annotated[
         float | None,
         option(
@@ -121,6 +124,8 @@ class Options(CommonOptions):
                 raise InputError("--rhs needs a matrix from a file: pass it with --matrix, or omit --rhs")
             if not Path(self.rhs).is_file():
                 raise InputError(f"{self.rhs} does not exist: check the path of the right-hand side")
+        if self.levels and self.precondition not in ("auto", "multigrid"):
+            raise InputError("--levels needs --precondition multigrid or auto")
 
 
 def run(job: Job[Options]) -> Findings:
@@ -136,7 +141,8 @@ def run(job: Job[Options]) -> Findings:
 
     tol = _TOL if options.tol is None else options.tol
     with job.stage("making the preconditioner"):
-        M = _preconditioner(job, problem)
+        precondition = _chosen_preconditioner(job, facts)
+        M = _preconditioner(job, problem, precondition)
     solver, tolerances = _solver(problem, tol)
     writes = facts["columns"] * problem.data.dtype.itemsize + facts["rows"] * np.dtype(np.int32).itemsize
     solution = job.solve(solver, matrix, problem.data, writes=writes, M=M, **tolerances)
@@ -144,7 +150,7 @@ def run(job: Job[Options]) -> Findings:
     residual, gradient = _measured(problem, solution.x, M)
     solution = replace(solution, residuals=np.append(solution.residuals[:-1], residual * float(problem.data.norm())))
 
-    findings = _findings(job, problem, solution)
+    findings = _findings(job, problem, solution, precondition, _levels(M))
     matrix.free()
     first, *later = solution.residuals
     if problem.method == "cg" and len(later) >= facts["rows"] and later[-1] > first:
@@ -153,7 +159,9 @@ def run(job: Job[Options]) -> Findings:
     return replace(findings, shortfall=_shortfall(options, problem.method, solution, residual, gradient))
 
 
-def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findings:
+def _findings(
+    job: Job[Options], problem: Problem, solution: Solution, precondition: str, levels: list[tuple[int, int]] | None
+) -> Findings:
     """Describe the results for the recipe, which writes them. Collective."""
     comm, options, facts, system = job.comm, job.options, problem.facts, problem.system
     x, error, ranks = job.engine.to_host(solution.x.gather()), None, np.zeros(0, np.int32)
@@ -169,7 +177,12 @@ def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findin
     ]
     if condition is not None and factor is not None:
         text = f"condition number about {condition:.3g}, residual x {factor:.3g} per iteration"
-        rows.append(("convergence", text if options.precondition == "none" else f"{options.precondition}: {text}"))
+        rows.append(("convergence", text if precondition == "none" else f"{precondition}: {text}"))
+    if levels is not None:
+        complexity = sum(entries for _, entries in levels) / max(1, levels[0][1])
+        rows.append(("multigrid", f"{len(levels)} levels, {complexity:.3g} times the entries of the matrix"))
+        if options.levels:
+            rows += [(f"level {n}", f"{size} rows, {entries} entries") for n, (size, entries) in enumerate(levels)]
     if facts["cut"] is not None:
         text = f"{facts['cut']} pairs of rows cut, at most {max(ghosts)} values from other ranks"
         rows.append(("partition", f"{facts['partition']}: {text}"))
@@ -183,7 +196,8 @@ def _findings(job: Job[Options], problem: Problem, solution: Solution) -> Findin
             "rhs": options.rhs,
             "problem": facts["name"],
             "method": problem.method,
-            "precondition": options.precondition,
+            "precondition": precondition,
+            "levels": levels,
             "status": solution.status,
             "condition_number": condition,
             "convergence_factor": factor,
@@ -286,22 +300,45 @@ def prepare(job: Job[Options]) -> Problem:
     return Problem(matrix, job.array(rows, local_data), method, system, facts)
 
 
-def _preconditioner(job: Job[Options], problem: Problem) -> LinearOperator | None:
-    """Return the preconditioner that the options name, or None. Collective."""
-    from collops.preconditioners import block_jacobi, chebyshev, jacobi, two_level
-
-    matrix, facts, name = problem.matrix, problem.facts, job.options.precondition
+def _chosen_preconditioner(job: Job[Options], facts: dict[str, Any]) -> str:
+    """Return the name of the preconditioner; raise InputError if the matrix or the engine does not allow it."""
+    name = job.options.precondition
+    if name == "auto":
+        name = "multigrid" if facts["m_matrix"] else "none"
+        job.listener.note(
+            f"preconditioner: {name} (the matrix is {'a' if facts['m_matrix'] else 'not a'} symmetric M-matrix)"
+        )
     with raised_together():
         if name != "none" and facts["rows"] != facts["columns"]:
             raise InputError(f"--precondition {name} needs a square matrix: omit it")
-        if name in ("block-jacobi", "two-level") and job.engine.memory != "host":
+        if name == "block-jacobi" and job.engine.memory != "host":
             raise InputError(f"--precondition {name} runs on the host only: use --engine numpy, or chebyshev")
-        if name in ("chebyshev", "two-level") and not facts["symmetric"]:
+        if name in ("chebyshev", "two-level", "multigrid") and not facts["symmetric"]:
             raise InputError(f"--precondition {name} needs a symmetric matrix: use jacobi or block-jacobi")
-        if name == "chebyshev":
-            return chebyshev(matrix, M=jacobi(matrix))
-        make = {"none": lambda matrix: None, "jacobi": jacobi, "block-jacobi": block_jacobi, "two-level": two_level}
-        return make[name](matrix)
+    return name
+
+
+def _preconditioner(job: Job[Options], problem: Problem, name: str) -> LinearOperator | None:
+    """Return the preconditioner of this name, or None. Collective."""
+    from collops.preconditioners import block_jacobi, chebyshev, jacobi, multigrid, two_level
+
+    makers: dict[str, Callable[[CSRMatrix], LinearOperator | None]] = {
+        "none": lambda matrix: None,
+        "jacobi": jacobi,
+        "block-jacobi": block_jacobi,
+        "chebyshev": lambda matrix: chebyshev(matrix, M=jacobi(matrix)),
+        "two-level": two_level,
+        "multigrid": multigrid,
+    }
+    with raised_together():
+        return makers[name](problem.matrix)
+
+
+def _levels(M: LinearOperator | None) -> list[tuple[int, int]] | None:
+    """Return the numbers of rows and of entries of each level of multigrid; None for another preconditioner."""
+    from collops.preconditioners import Multigrid
+
+    return list(zip(M.rows, M.entries, strict=True)) if isinstance(M, Multigrid) else None
 
 
 def _convergence(solution: Solution) -> tuple[float | None, float | None]:
@@ -400,6 +437,7 @@ def _facts(system: System, ordering: str) -> dict[str, Any]:
         "entries": int(matrix.nnz),
         "symmetric": symmetric,
         "definite": symmetric and _may_be_definite(matrix.tocoo()),
+        "m_matrix": symmetric and _may_be_m_matrix(matrix.tocoo()),
         "complex": matrix.dtype.kind == "c" or system.data.dtype.kind == "c",
         "partition": None if system.cut is None else ordering,
         "sizes": list(system.sizes),
@@ -412,6 +450,17 @@ def _may_be_definite(matrix: Any) -> bool:
     diagonal, (rows, columns) = matrix.diagonal().real.astype(np.float64), matrix.coords
     largest = (1 + 1e-12) * diagonal[rows] * diagonal[columns]
     return bool((diagonal >= 0).all() and (np.abs(matrix.data).astype(np.float64) ** 2 <= largest).all())
+
+
+def _may_be_m_matrix(matrix: Any) -> bool:
+    """Return whether a symmetric matrix is real, with a positive diagonal and no positive entry elsewhere.
+
+    Such a matrix is an M-matrix if it is positive definite.
+    """
+    if matrix.dtype.kind == "c" or not _may_be_definite(matrix):
+        return False
+    rows, columns = matrix.coords
+    return bool((matrix.diagonal() > 0).all() and (matrix.data[rows != columns] <= 0).all())
 
 
 def _method(options: Options, facts: dict[str, Any]) -> str:

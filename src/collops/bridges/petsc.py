@@ -8,24 +8,26 @@ copies are such vectors.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, count
 from typing import Any, overload
 
 import numpy as np
 from petsc4py import PETSc
 from scipy import sparse
 
+import collops
 from collops import Communicator, CSRMatrix, DistributedArray, Layout, LinearOperator, StackedArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.extend.arrays import Array
-from collops.extend.communication import communicator_or_world
+from collops.extend.communication import collective_errors, communicator_or_world
 from collops.extend.operators import AnyLayout, contiguous, filled
 
-__all__ = ["as_petsc", "from_petsc", "to_petsc"]
+__all__ = ["as_petsc", "from_petsc", "preconditioner", "to_petsc"]
 
 _SCALAR = np.dtype(PETSc.ScalarType)
 _ASSEMBLED = ("seqaij", "mpiaij")
+_numbers = count()  # prefixes of options
 
 
 def as_petsc(op: LinearOperator) -> PETSc.Mat:
@@ -194,6 +196,76 @@ def from_petsc(
         shape = (len(begins) - 1, columns.size)
         return CSRMatrix(sparse.csr_array((entries, indices, begins), shape=shape), columns, comm=comm)
     return _Lifted(columns, rows, comm, x, x.mult, x.multHermitian)
+
+
+def preconditioner(A: CSRMatrix, options: str | Mapping[str, Any]) -> LinearOperator:
+    """Return a preconditioner of PETSc for a sparse matrix, for the argument ``M`` of solvers. Collective.
+
+    Parameters
+    ----------
+    A : CSRMatrix
+        The matrix, of which PETSc gets a copy. Rows and columns are split alike.
+    options : str or dict
+        Options of PETSc without the leading hyphen, such as ``{"pc_type": "hypre", "pc_hypre_type": "boomeramg"}``,
+        with ``True`` for an option without a value; or only the type, such as ``"gamg"``. The same on every rank. PETSc
+        ignores names that it does not know. Options of a program's command line and of ``PETSC_OPTIONS`` do not apply.
+
+    Returns
+    -------
+    LinearOperator
+        On the host. Applying it sends PETSc's messages. It has an adjoint if PETSc can apply the transpose.
+
+    Raises
+    ------
+    InputError
+        On every rank, if PETSc has no such type, cannot use the value of an option or cannot set up the preconditioner,
+        or if it is not finite.
+    LayoutError
+        If rows and columns are split differently.
+    UnsupportedTypeError
+        If `A` is not a CSRMatrix, is complex where PETSc was built for real numbers, or the ranks were started without
+        MPI.
+
+    Examples
+    --------
+    >>> import collops
+    >>> import scipy.sparse as sp
+    >>> from collops.bridges.petsc import preconditioner
+    >>> line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(200, 200))
+    >>> A = collops.CSRMatrix.from_global(line)
+    >>> M = preconditioner(A, {"pc_type": "gamg", "pc_gamg_threshold": 0.02})
+    >>> collops.cg(A, collops.ones(200), M=M, rtol=1e-8).iterations < 20
+    True
+    """
+    if not isinstance(A, CSRMatrix):
+        raise UnsupportedTypeError(f"preconditioner takes a CSRMatrix, not {type_name(A)}")
+    if A.columns is not A.rows:
+        raise LayoutError("a preconditioner of PETSc needs a square matrix whose rows and columns are split alike")
+    named = {"pc_type": options} if isinstance(options, str) else dict(options)
+    matrix, ones = to_petsc(A), collops.ones(A.rows, comm=A.comm, dtype=_SCALAR)
+    pc = PETSc.PC().create(_petsc_comm(A.comm))
+    pc.setOptionsPrefix(f"collops_{next(_numbers)}_")
+    pc.setOperators(matrix)
+    database = PETSc.Options(pc.getOptionsPrefix())
+    with collective_errors(A.comm):
+        try:
+            for name, value in named.items():
+                database.setValue(name, None if value is True else value)
+            pc.setFromOptions()
+            pc.setUp()
+            M = from_petsc(pc, A.rows, comm=A.comm)
+            image = M.forward(ones)  # some parts are set up now; factors of singular blocks are no error of PETSc
+        except PETSc.Error as problem:
+            reason = str(problem).splitlines()[-1].rpartition("] ")[2]
+            raise InputError(f"PETSc cannot set up the preconditioner {named}: {reason}") from problem
+        finally:
+            for name in named:
+                database.delValue(name)
+        if not np.isfinite(image.local_array).all():
+            raise InputError(
+                f"the preconditioner {named} of PETSc is not finite: a block of the matrix may be singular"
+            )
+    return M
 
 
 class _Shell:

@@ -4,10 +4,16 @@ References
 ----------
 - Adams, M., Brezina, M., Hu, J., Tuminaro, R., "Parallel multigrid smoothing: polynomial versus Gauss-Seidel", Journal
   of Computational Physics 188, 593-610, 2003.
+- Anzt, H., Chow, E., Dongarra, J., "Iterative sparse triangular solves for preconditioning", Euro-Par 2015, 650-661,
+  2015.
+- Baker, A. H., Falgout, R. D., Kolev, T. V., Yang, U. M., "Multigrid smoothers for ultraparallel computing", SIAM
+  Journal on Scientific Computing 33, 2864-2887, 2011.
 - Bell, N., Dalton, S., Olson, L. N., "Exposing fine-grained parallelism in algebraic multigrid methods", SIAM Journal
   on Scientific Computing 34, C123-C152, 2012.
 - Carson, E., Higham, N. J., "Accelerating the solution of linear systems by iterative refinement in three precisions",
   SIAM Journal on Scientific Computing 40, A817-A847, 2018.
+- Chow, E., Patel, A., "Fine-grained parallel incomplete LU factorization", SIAM Journal on Scientific Computing 37,
+  C169-C193, 2015.
 - Guitton, A., "Amplitude and kinematic corrections of migrated images for nonunitary imaging operators", Geophysics 69,
   1017-1024, 2004.
 - Hu, J., Schuster, G. T., Valasek, P. A., "Poststack migration deconvolution", Geophysics 66, 939-952, 2001.

@@ -24,7 +24,7 @@ Solve = Callable[[np.ndarray], np.ndarray]
 _SYMMETRIC = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.01, "options": {"SymmetricMode": True}}
 
 
-def check_matrix(A: LinearOperator) -> None:
+def check_matrix(A: object) -> None:
     """Raise an error unless `A` is a sparse matrix with rows and columns split alike. No messages."""
     if not isinstance(A, CSRMatrix):
         raise UnsupportedTypeError(f"this preconditioner needs a CSRMatrix, not {type_name(A)}")
@@ -47,7 +47,9 @@ class LocalSolve(LinearOperator):
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         solve, other = self._solves[adjoint], self._solves[not adjoint]
         if x.engine.memory != "host":
-            raise UnsupportedTypeError("sparse factors need arrays on the host; on devices use jacobi or chebyshev")
+            raise UnsupportedTypeError(
+                "sparse factors need arrays on the host; on devices use block_jacobi(A, 'ilu0'), chebyshev or multigrid"
+            )
         local = x.local_array
         if x.engine.traced:
             return filled(out, applied_on_host(solve, other, (local.size, local.size), self.dtype, local))

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from collops.backend import SparseArray
+from collops.array import Array
+from collops.backend import Engine, SparseArray
+from collops.comm import Communicator, alone
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError
-from collops.operators import CSRMatrix, VStack
-from collops.operators.base import LinearOperator
+from collops.operators import CSRMatrix, LocalOperator, VStack, lift_local
+from collops.operators.base import AnyLayout, LinearOperator
+from collops.operators.memory import filled
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.jacobi import jacobi
-from collops.preconditioners.local import LocalSolve, check_matrix, factorised
+from collops.preconditioners.local import LocalSolve, Solve, check_matrix, factorised
 from collops.solvers.problem import check_count, check_preconditioner
 
 _ROWS, _MAX_AGGREGATES = 50, 2000  # default rows of an aggregate; maximum number of aggregates
@@ -40,8 +43,8 @@ def two_level(
     Returns
     -------
     LinearOperator
-        Hermitian positive definite, for arrays on the host; JAX calls the host. Applying it sends the messages of the
-        smoother, and one allreduce of a vector with one element for each aggregate.
+        Hermitian positive definite, for the engines of the smoother. Applying it sends the messages of the smoother,
+        and one allreduce of a vector with one element for each aggregate.
 
     Raises
     ------
@@ -58,7 +61,9 @@ def two_level(
     :math:`P = (I - \omega D^{-1} A) P_0`, where a column of :math:`P_0` is 1 on its aggregate, :math:`D` is the
     diagonal of `A` and :math:`\omega = 4 / (3 \|D^{-1} A\|)`.
 
-    Every rank has the LU factors of the coarse matrix and solves the entire coarse problem.
+    Every rank has the LU factors of the coarse matrix and solves the entire coarse problem. On devices and with JAX,
+    every rank multiplies by the inverse of the coarse matrix, a dense matrix, so that CUDA graphs and compiled loops
+    contain the whole preconditioner.
 
     Examples
     --------
@@ -83,8 +88,30 @@ def two_level(
     functions, coarse = _coarse(A, labels, dtype)
     with collective_errors(comm):
         factors = factorised(coarse)
-    prolongation = VStack([functions], comm)
-    return smoother + prolongation @ LocalSolve(prolongation.domain, dtype, comm, factors) @ prolongation.H
+    prolongation = VStack([CSRMatrix(functions, comm=alone())], comm)  # CSRMatrix has forms for all engines
+    return smoother + prolongation @ _CoarseSolve(prolongation.domain, dtype, comm, factors) @ prolongation.H
+
+
+class _CoarseSolve(LocalSolve):
+    """The solution of the coarse problem on every rank: by factors for arrays of NumPy, else by the dense inverse."""
+
+    capturable = True
+
+    def __init__(self, layout: AnyLayout, dtype: np.dtype, comm: Communicator, factors: tuple[Solve, Solve]) -> None:
+        super().__init__(layout, dtype, comm, factors)
+        self._inverses: dict[tuple[Engine, np.dtype], LocalOperator] = {}
+
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
+        engine = x.engine
+        if engine.mutable and engine.memory == "host":
+            return super()._apply(x, out, adjoint)
+        key = engine, out.dtype
+        if key not in self._inverses:
+            inverse = self._solves[0](np.eye(self.shape[0], dtype=self.dtype))
+            self._inverses[key] = lift_local(engine.from_host(inverse.astype(out.dtype)) if engine.mutable else inverse)
+        inverse = self._inverses[key]
+        multiply = inverse.adjoint_local if adjoint else inverse.forward_local
+        return filled(out, multiply(x.local_array, out.local_array if engine.mutable else None))
 
 
 def _coarse(A: CSRMatrix, labels: np.ndarray, dtype: np.dtype) -> tuple[SparseArray, SparseArray]:
