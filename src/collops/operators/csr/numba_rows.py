@@ -41,27 +41,46 @@ _fetch: Any = intrinsic(_prefetch)  # without `typing`, which Numba passes
 
 
 @compiled
-def multiply(starts, columns, values, x, out, add):
-    """Set `out` to the product with `x`, or add it; `starts` and `columns` are unsigned."""
-    j = np.uint64(starts[0])
-    for row in range(np.uint64(out.size)):
-        end = np.uint64(starts[row + _ONE])
-        even = odd = values.dtype.type(0)  # two sums, which the processor adds at the same time
-        _fetch(values, j + _AHEAD)
-        _fetch(columns, j + _AHEAD)
-        while j + _TOGETHER <= end:
-            for _ in range(4):
-                even += values[j] * x[np.uint64(columns[j])]
-                odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
-                j += _ONE + _ONE
-            _fetch(values, j + _AHEAD)
-            _fetch(columns, j + _AHEAD)
-        while j + _ONE < end:
+def _row_product(columns, values, x, j, end):
+    """Return the inner product of the entries from `j` to `end` with `x`."""
+    even = odd = x.dtype.type(0)  # two sums, which the processor adds at the same time
+    _fetch(values, j + _AHEAD)
+    _fetch(columns, j + _AHEAD)
+    while j + _TOGETHER <= end:
+        for _ in range(4):
             even += values[j] * x[np.uint64(columns[j])]
             odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
             j += _ONE + _ONE
-        if j < end:
-            even += values[j] * x[np.uint64(columns[j])]
-            j += _ONE
-        total = even + odd
+        _fetch(values, j + _AHEAD)
+        _fetch(columns, j + _AHEAD)
+    while j + _ONE < end:
+        even += values[j] * x[np.uint64(columns[j])]
+        odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
+        j += _ONE + _ONE
+    if j < end:
+        even += values[j] * x[np.uint64(columns[j])]
+    return even + odd
+
+
+@compiled
+def multiply(starts, columns, values, x, out, add):
+    """Set `out` to the product with `x`, or add it; `starts` and `columns` are unsigned."""
+    for row in range(np.uint64(out.size)):
+        total = _row_product(columns, values, x, np.uint64(starts[row]), np.uint64(starts[row + _ONE]))
         out[row] = out[row] + total if add else total
+
+
+@compiled
+def subtract_product(first, end, starts, columns, values, x, y, out):
+    """Set the rows of `out` from `first` to `end` to `y` minus the product with `x`."""
+    for row in range(first, end):
+        out[row] = y[row] - _row_product(columns, values, x, np.uint64(starts[row]), np.uint64(starts[row + _ONE]))
+
+
+@compiled
+def relax(first, end, starts, columns, values, x, y, inverse, before, a, b, c, out):
+    """Set rows of `out`, which may be `before`, to ``a * x + b * before + c * inverse * (y - product with x)``."""
+    a, b, c = x.dtype.type(a), x.dtype.type(b), x.dtype.type(c)
+    for row in range(first, end):
+        total = _row_product(columns, values, x, np.uint64(starts[row]), np.uint64(starts[row + _ONE]))
+        out[row] = a * x[row] + b * before[row] + c * inverse[row] * (y[row] - total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ from numpy.typing import DTypeLike
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import LocalArray
-from collops.comm.cores import available_cores
+from collops.comm.cores import threads_of_rank
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
@@ -117,7 +116,7 @@ class Fourier(LinearOperator):
         self._programs = programs
         # Equal on all ranks, which must send the same messages.
         self._part = max(layout.size // math.prod(map(len, layout.sizes)) for layout in (domain, final))
-        self._threads = _threads_of_rank(comm)
+        self._threads = threads_of_rank(comm)
         self._workspaces: dict[tuple[Engine, np.dtype], Workspace] = {}
 
     def _forward(self, x: Array, out: Array | None) -> Array:
@@ -271,11 +270,3 @@ def _program(applies: Sequence[_Apply], steps: Sequence[_Step], between: Sequenc
         _Instruction(apply, slot, *after)
         for apply, slot, after in zip(applies, reversed(slots), between[1:], strict=True)
     ]
-
-
-def _threads_of_rank(comm: Communicator) -> int:
-    """Return OMP_NUM_THREADS if it is set, else this rank's share of the cores. No messages."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    if limit.isdigit() and int(limit) > 0:
-        return int(limit)
-    return max(1, len(available_cores()) // comm.local_size)
