@@ -11,11 +11,11 @@ from collops.comm import Communicator
 from collops.exchange.forest import StarForest
 from collops.operators import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
-from collops.operators.csr.products import Rows, merged_rows, own_columns, suits_loops, unsigned
+from collops.operators.csr.products import Rows, from_pieces, merged_rows, own_columns, suits_loops, unsigned
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
-# Weights are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
+# Strengths are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
 # bounds between the steps.
 _STEPS, _SHIFT = 1000.7, 0.37
 
@@ -36,6 +36,7 @@ class Graph(NamedTuple):
 
     @property
     def comm(self) -> Communicator:
+        """The ranks."""
         return self.forest.comm
 
     def joined(self, values: np.ndarray) -> np.ndarray:
@@ -76,7 +77,8 @@ def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:
     the other nodes join the aggregate of their strongest neighbour. Aggregates are numbered in the order of their
     roots, and belong to the ranks of their roots. Nodes without strong connections get the number -1.
     """
-    comm, rows = graph.comm, _strong(graph, threshold)
+    comm, roots_of_sizes = graph.comm, graph.joined(np.sqrt(graph.largest))
+    rows = _strong(graph, roots_of_sizes, threshold)
     connected = np.diff(rows.indptr) > 1  # a row has its diagonal entry
     keys = np.where(connected, _hashed(graph.first + np.arange(rows.shape[0])), _COVERED)
     undecided, changing = connected.copy(), np.ones(rows.shape[0], bool)
@@ -95,7 +97,7 @@ def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:
     labels[roots] = int(np.sum(comm.allgather(np.array(count))[: comm.rank])) + np.arange(count)
     _set_largest(comm, rows, graph.joined(labels), np.ones(rows.shape[0], bool), labels)
     while comm.allreduce(np.array(int((connected & (labels < 0)).any())), "max"):
-        _join_strongest(comm, rows, graph.joined(labels), labels)
+        _join_strongest(graph, rows, roots_of_sizes, labels)
     return labels, count
 
 
@@ -119,35 +121,30 @@ def _extremes(comm: Communicator, rows: SparseArray, offset: int) -> tuple[np.nd
     return largest, smallest
 
 
-def _strong(graph: Graph, threshold: float) -> SparseArray:
-    """Return the weights of the strong entries, and zeros on the diagonal. Collective.
+def _strong(graph: Graph, roots: np.ndarray, threshold: float) -> SparseArray:
+    """Return the strong entries, and those on the diagonal.
 
-    A weight is an entry's ratio to the geometric mean of the largest entries, outside of the diagonal, of its row and
-    its column; entries are strong if it is at least `threshold`.
+    An entry is strong if its ratio to the geometric mean of the largest entries, outside of the diagonal, of its row
+    and its column is at least `threshold`; `roots` are the square roots of these largest entries.
     """
     from scipy import sparse
 
     rows, offset, count = graph.rows, graph.own.start, graph.rows.shape[0]
-    roots = graph.joined(np.sqrt(graph.largest))
-    lengths = np.empty(count, np.int64)
+    own_roots = roots[graph.own]
+    if count and (graph.smallest >= threshold * own_roots * roots.max()).all() and rows.data.all():
+        return rows  # all entries are strong
     if suits_loops(rows):
         from collops.preconditioners.numba_aggregation import strong_entries
 
-        arguments = *unsigned(rows), np.uint64(offset), roots, threshold, _STEPS, _SHIFT, lengths
-        parts = in_pieces(graph.comm, rows.indptr, lambda i, end: strong_entries(i, end, *arguments))
-        columns, weights = map(np.concatenate, zip(*parts, strict=True))
-        columns = columns.view(f"i{columns.itemsize}")
-    else:
-        i = np.repeat(np.arange(count), np.diff(rows.indptr))
-        diagonal = rows.indices == i + offset
-        sizes = np.where(diagonal, 0, abs(rows.data)).astype(np.float64)
-        means = roots[i + offset] * roots[rows.indices]
-        kept = diagonal | ((sizes > 0) & (sizes >= threshold * means))
-        weights = np.floor(_STEPS * sizes[kept] / np.where(diagonal, 1, means)[kept] + _SHIFT).astype(np.float32)
-        columns = rows.indices[kept]
-        lengths[:] = np.bincount(i[kept], minlength=count)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(columns.dtype)
-    return sparse.csr_array((weights, columns, starts), shape=rows.shape)
+        lengths = np.empty(count, np.int64)
+        arguments = *unsigned(rows), np.uint64(offset), roots, threshold, lengths
+        parts = in_pieces(graph.comm, rows.indptr, lambda first, end: strong_entries(first, end, *arguments))
+        return from_pieces(parts, lengths, rows.shape)
+    i = np.repeat(np.arange(count), np.diff(rows.indptr))
+    diagonal, sizes = rows.indices == i + offset, abs(rows.data).astype(np.float64)
+    kept = diagonal | ((sizes > 0) & (sizes >= threshold * (own_roots[i] * roots[rows.indices])))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(i[kept], minlength=count))])
+    return sparse.csr_array((rows.data[kept], rows.indices[kept], starts), shape=rows.shape)
 
 
 def _set_largest(
@@ -164,20 +161,27 @@ def _set_largest(
         out[chosen] = np.maximum.reduceat(values[rows.indices], rows.indptr[:-1])[chosen]
 
 
-def _join_strongest(comm: Communicator, rows: SparseArray, neighbours: np.ndarray, labels: np.ndarray) -> None:
-    """Give nodes without a label the label of the strongest neighbour; among equals the smallest."""
+def _join_strongest(graph: Graph, rows: SparseArray, roots: np.ndarray, labels: np.ndarray) -> None:
+    """Give nodes without a label the label of the strongest neighbour; among equals the smallest. Collective.
+
+    The strength is the ratio of an entry to the geometric mean in :func:`_strong`, rounded.
+    """
+    neighbours, offset = graph.joined(labels), graph.own.start
     if suits_loops(rows):
         from collops.preconditioners.numba_aggregation import strongest_labels
 
-        arguments = *unsigned(rows), neighbours, labels
-        in_pieces(comm, rows.indptr, lambda i, end: strongest_labels(i, end, *arguments))
+        arguments = *unsigned(rows), np.uint64(offset), roots, _STEPS, _SHIFT, neighbours, labels
+        in_pieces(graph.comm, rows.indptr, lambda first, end: strongest_labels(first, end, *arguments))
         return
     missing = np.flatnonzero((labels < 0) & (np.diff(rows.indptr) > 1))
     part = rows[missing].tocoo()
     i, j = part.coords
-    labelled = neighbours[j] >= 0
-    i, candidates, weights = i[labelled], neighbours[j][labelled], part.data[labelled]
-    order = np.lexsort((candidates, -weights, i))
+    labelled = (neighbours[j] >= 0) & (j != missing[i] + offset)
+    i, j = i[labelled], j[labelled]
+    sizes = abs(part.data[labelled]).astype(np.float64)
+    strengths = np.floor(_STEPS * sizes / (roots[missing[i] + offset] * roots[j]) + _SHIFT)
+    candidates = neighbours[j]
+    order = np.lexsort((candidates, -strengths, i))
     best = order[np.unique(i[order], return_index=True)[1]]
     labels[missing[i[best]]] = candidates[best]
 

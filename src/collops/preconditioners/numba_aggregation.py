@@ -28,25 +28,20 @@ def extreme_sizes(first, end, starts, columns, values, offset, largest, smallest
 
 
 @compiled
-def strong_entries(first, end, starts, columns, values, offset, roots, threshold, steps, shift, lengths):
-    """Return the columns and the rounded weights of the strong entries and the diagonal, and set the rows' lengths."""
+def strong_entries(first, end, starts, columns, values, offset, roots, threshold, lengths):
+    """Return the columns and the values of the strong entries and the diagonal, and set the rows' lengths."""
     most = np.uint64(starts[end]) - np.uint64(starts[first])
-    strong, weights = np.empty(most, columns.dtype), np.empty(most, np.float32)
+    kept, entries = np.empty(most, columns.dtype), np.empty(most, values.dtype)
     place = np.uint64(0)
     for row in range(first, end):
         begin, own = place, roots[row + offset]
         for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
-            column = np.uint64(columns[k])
-            if column == row + offset:
-                strong[place], weights[place] = column, 0
-                place += _ONE
-                continue
-            size, mean = np.float64(abs(values[k])), own * roots[column]
-            if size > 0 and size >= threshold * mean:
-                strong[place], weights[place] = column, np.floor(steps * size / mean + shift)
+            column, size = np.uint64(columns[k]), np.float64(abs(values[k]))
+            if column == row + offset or (size > 0 and size >= threshold * (own * roots[column])):
+                kept[place], entries[place] = column, values[k]
                 place += _ONE
         lengths[row] = place - begin
-    return strong[:place].copy(), weights[:place].copy()
+    return kept[:place], entries[:place]
 
 
 @compiled
@@ -61,15 +56,19 @@ def largest_of_neighbours(first, end, starts, columns, values, chosen, out):
 
 
 @compiled
-def strongest_labels(first, end, starts, columns, weights, neighbours, labels):
+def strongest_labels(first, end, starts, columns, values, offset, roots, steps, shift, neighbours, labels):
     """Set missing labels to the label of the strongest neighbour; among equals to the smallest."""
     for row in range(first, end):
         if labels[row] < 0:
-            best = np.float32(-1)
+            best = -1.0
             for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
-                label, weight = neighbours[np.uint64(columns[k])], weights[k]
-                if label >= 0 and (weight > best or (weight == best and label < labels[row])):
-                    best, labels[row] = weight, label
+                column = np.uint64(columns[k])
+                label = neighbours[column]
+                if label >= 0 and column != row + offset:
+                    size = np.float64(abs(values[k]))
+                    strength = np.floor(steps * size / (roots[row + offset] * roots[column]) + shift)
+                    if strength > best or (strength == best and label < labels[row]):
+                        best, labels[row] = strength, label
 
 
 @compiled
@@ -95,7 +94,7 @@ def filtered_entries(first, end, starts, columns, values, offset, limits, length
             place += _ONE
         entries[diagonal] += rest
         lengths[row] = place - begin
-    return kept[:place].copy(), entries[:place].copy()
+    return kept[:place], entries[:place]
 
 
 @compiled

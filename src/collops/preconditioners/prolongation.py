@@ -10,7 +10,7 @@ from collops.comm import Communicator
 from collops.exchange.indices import owners, sent_to
 from collops.operators import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
-from collops.operators.csr.products import Rows, own_columns, product_rows, renumbered, suits_loops, unsigned
+from collops.operators.csr.products import Rows, from_pieces, own_columns, product_rows, suits_loops, unsigned
 from collops.preconditioners.aggregates import Graph
 
 _OVER_SMOOTHED = 4 / 3  # step of the smoothing, times the largest eigenvalue [Vaněk et al. 1996]
@@ -24,11 +24,10 @@ def smoothed(A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest:
     of this matrix, divided by its diagonal.
     """
     own = own_columns(A)
-    scale = _OVER_SMOOTHED / largest / _diagonal(rows.matrix, own.start)
+    scale = _OVER_SMOOTHED / largest / rows.matrix.diagonal(own.start)[: rows.matrix.shape[0]]
     steps = _smoothing(A.comm, rows.matrix, own.start, scale.astype(A.dtype))
     product = product_rows(A.forest, Rows(steps, rows.numbers), own, tentative)
-    matrix = renumbered(product.matrix, product.numbers, coarse.size)
-    return CSRMatrix(matrix, coarse, comm=A.comm), product
+    return CSRMatrix._from_rows(*product, A.rows, coarse, A.comm), product
 
 
 def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
@@ -49,10 +48,7 @@ def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
         lengths = np.empty(matrix.shape[0], np.int64)
         arguments = *unsigned(matrix), np.uint64(offset), limits, lengths
         parts = in_pieces(A.comm, matrix.indptr, lambda first, end: filtered_entries(first, end, *arguments))
-        columns, values = map(np.concatenate, zip(*parts, strict=True))
-        columns = columns.view(f"i{columns.itemsize}")
-        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(columns.dtype)
-        return Rows(sparse.csr_array((values, columns, starts), shape=matrix.shape), rows.numbers)
+        return Rows(from_pieces(parts, lengths, matrix.shape), rows.numbers)
     own = np.arange(matrix.shape[0])
     i = np.repeat(own, np.diff(matrix.indptr))
     weak = (matrix.indices != i + offset) & (abs(matrix.data) < limits[i])
@@ -133,11 +129,6 @@ def _on_fewer_ranks(counts: list[int], width: int) -> Layout:
         counts = [*Layout.split(sum(counts), used).sizes[0], *[0] * (ranks - used)]
     sizes = [number * width for number in counts]
     return Layout.split(sum(sizes), ranks, sizes=sizes)
-
-
-def _diagonal(rows: SparseArray, offset: int) -> np.ndarray:
-    """Return the diagonal of rows whose diagonal begins in column `offset`."""
-    return rows.diagonal(offset)[: rows.shape[0]]
 
 
 def _smoothing(comm: Communicator, rows: SparseArray, offset: int, scale: np.ndarray) -> SparseArray:

@@ -9,10 +9,10 @@ import numpy as np
 from collops.array import Array, axpby, kernels
 from collops.backend import Engine
 from collops.operators import CSRMatrix
+from collops.operators.base import LinearOperator
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import unsigned
 from collops.operators.memory import Buffers, contiguous
-from collops.preconditioners.jacobi import jacobi
 
 
 class Smoother:
@@ -24,6 +24,8 @@ class Smoother:
     Parameters
     ----------
     A : CSRMatrix
+    M : LinearOperator
+        Its inverse diagonal.
     degree : int
         Number of steps after the first.
     bounds : tuple of two floats
@@ -32,8 +34,10 @@ class Smoother:
         Precision of the entries that the loops read. Vectors have the precision of the data.
     """
 
-    def __init__(self, A: CSRMatrix, degree: int, bounds: tuple[float, float], entries: np.dtype) -> None:
-        self.A, self.M, self._entries = A, jacobi(A), entries
+    def __init__(
+        self, A: CSRMatrix, M: LinearOperator, degree: int, bounds: tuple[float, float], entries: np.dtype
+    ) -> None:
+        self.A, self.M, self._entries = A, M, entries
         self._steps = _coefficients(degree, *bounds)
         self._buffers = Buffers()
         self._loops: dict[tuple[Engine, np.dtype], _Loops | None] = {}

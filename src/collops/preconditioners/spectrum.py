@@ -1,4 +1,4 @@
-"""Estimates of the largest eigenvalue of a sparse matrix, for the bounds of smoothers."""
+"""Estimates of the extreme eigenvalues of a preconditioned matrix, for the bounds of smoothers and for reports."""
 
 from __future__ import annotations
 
@@ -6,42 +6,55 @@ import numpy as np
 
 from collops.array import Array, axpby, dots, random
 from collops.operators import CSRMatrix
-from collops.preconditioners.jacobi import jacobi
+from collops.operators.base import LinearOperator
 
-_STEPS = 8
+_NEGLIGIBLE = 1e-20  # squared norm of a residual, relative to the first, that has no further information
 
 
-def largest_eigenvalue(A: CSRMatrix) -> float:
-    """Return the largest eigenvalue of a Hermitian matrix with its rows divided by its diagonal, from below. Collective.
+def largest_eigenvalue(A: CSRMatrix, M: LinearOperator) -> float:
+    """Return the largest eigenvalue of ``M A``, from below. Collective.
 
-    It is the largest Ritz value of a few steps of conjugate gradients with Jacobi's preconditioner, from a random
-    vector [Saad 2003, section 6.7.3], rounded to be equal on any number of ranks.
+    It is rounded to be equal on any number of ranks.
     """
-    M = jacobi(A)
-    r: Array = random(A.rows, seed=3, comm=A.comm, dtype=np.result_type(A.dtype, np.float32))
-    z = M @ r
-    p = z.copy()
-    image = z.copy()
-    (gamma,) = (abs(complex(value)) for value in dots((r, z)))
-    diagonal, beside = [], []
-    before = 0.0
-    for _ in range(_STEPS):
+    values = ritz_values(A, M, 8)
+    return float(f"{values[-1]:.2e}") if len(values) else 1.0
+
+
+def ritz_values(A: CSRMatrix, M: LinearOperator, steps: int) -> np.ndarray:
+    """Return estimates of the eigenvalues of ``M A``, sorted, from steps of conjugate gradients. Collective.
+
+    Both are Hermitian, and `M` is positive definite.
+
+    The coefficients of the steps define a tridiagonal matrix with these eigenvalues [Saad 2003, section 6.7.3]. The
+    right-hand side is the image of a random vector, so that singular matrices have a solution.
+    """
+    z: Array = random(A.rows, seed=3, comm=A.comm, dtype=np.result_type(A.dtype, np.float32))
+    r = A @ z
+    z = M._forward(r, z)
+    p, image = z.copy(), z.copy()
+    first = gamma = _modulus(r, z)
+    alphas: list[float] = []
+    betas: list[float] = []
+    while len(alphas) < steps and gamma > _NEGLIGIBLE * first:
         image = A._forward(p, image)
-        (curvature,) = (abs(complex(value)) for value in dots((p, image)))
-        if not curvature > 0:
+        curvature = _modulus(p, image)
+        if curvature == 0:
             break
-        length = gamma / curvature
-        r = axpby(-length, image, 1.0, r, out=r)
+        alphas.append(gamma / curvature)
+        r = axpby(-alphas[-1], image, 1.0, r, out=r)
         z = M._forward(r, z)
-        (following,) = (abs(complex(value)) for value in dots((r, z)))
-        ratio = following / gamma
-        diagonal.append(1 / length + before)
-        beside.append(ratio**0.5 / length)
-        before, gamma = ratio / length, following
-        if not ratio > 1e-20:
-            break
-        p = axpby(1.0, z, ratio, p, out=p)
-    if not diagonal:
-        return 1.0
-    tridiagonal = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
-    return float(f"{np.linalg.eigvalsh(tridiagonal)[-1]:.2e}")
+        before, gamma = gamma, _modulus(r, z)
+        betas.append(gamma / before)
+        p = axpby(1.0, z, betas[-1], p, out=p)
+    if not alphas:
+        return np.empty(0)
+    inverse, ratios = 1 / np.array(alphas), np.array(betas[:-1])
+    diagonal = inverse + np.concatenate([[0.0], ratios * inverse[:-1]])
+    beside = np.sqrt(ratios) * inverse[:-1]
+    return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+
+
+def _modulus(x: Array, y: Array) -> float:
+    """Return the modulus of an inner product, which is real and positive but for rounding."""
+    (value,) = dots((x, y))
+    return abs(complex(value))

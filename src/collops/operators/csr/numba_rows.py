@@ -7,6 +7,7 @@ entries a row, and 0.85 times with 27. It also does not need a zeroed result.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numba.extending import intrinsic
 from collops.array.kernels.numba_kernels import compiled
 
 # With unsigned indices, Numba omits the test for negative ones.
-_ONE, _TOGETHER = np.uint64(1), np.uint64(8)
+_ONE, _TWO, _THREE, _TOGETHER = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(8)
 _AHEAD = np.uint64(512)  # prefetch distance, in entries
 
 
@@ -41,33 +42,46 @@ _fetch: Any = intrinsic(_prefetch)  # without `typing`, which Numba passes
 
 
 @compiled
-def _row_product(columns, values, x, j, end):
-    """Return the inner product of the entries from `j` to `end` with `x`."""
-    even = odd = x.dtype.type(0)  # two sums, which the processor adds at the same time
-    _fetch(values, j + _AHEAD)
-    _fetch(columns, j + _AHEAD)
-    while j + _TOGETHER <= end:
-        for _ in range(4):
+def multiply(starts, columns, values, x, out, add):
+    """Set `out` to the product with `x`, or add it; `starts` and `columns` are unsigned."""
+    j = np.uint64(starts[0])
+    for row in range(np.uint64(out.size)):
+        end = np.uint64(starts[row + _ONE])
+        even = odd = values.dtype.type(0)  # two sums, which the processor adds at the same time
+        _fetch(values, j + _AHEAD)
+        _fetch(columns, j + _AHEAD)
+        while j + _TOGETHER <= end:
+            for _ in range(4):
+                even += values[j] * x[np.uint64(columns[j])]
+                odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
+                j += _ONE + _ONE
+            _fetch(values, j + _AHEAD)
+            _fetch(columns, j + _AHEAD)
+        while j + _ONE < end:
             even += values[j] * x[np.uint64(columns[j])]
             odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
             j += _ONE + _ONE
-        _fetch(values, j + _AHEAD)
-        _fetch(columns, j + _AHEAD)
-    while j + _ONE < end:
-        even += values[j] * x[np.uint64(columns[j])]
-        odd += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
-        j += _ONE + _ONE
-    if j < end:
-        even += values[j] * x[np.uint64(columns[j])]
-    return even + odd
-
-
-@compiled
-def multiply(starts, columns, values, x, out, add):
-    """Set `out` to the product with `x`, or add it; `starts` and `columns` are unsigned."""
-    for row in range(np.uint64(out.size)):
-        total = _row_product(columns, values, x, np.uint64(starts[row]), np.uint64(starts[row + _ONE]))
+        if j < end:
+            even += values[j] * x[np.uint64(columns[j])]
+            j += _ONE
+        total = even + odd
         out[row] = out[row] + total if add else total
+
+
+@partial(compiled, inline=True)
+def _row_product(columns, values, x, j, end):
+    """Return the inner product of the entries from `j` to `end` with `x`: four sums, added at the same time."""
+    s = t = u = v = x.dtype.type(0)
+    while j + _THREE < end:
+        s += values[j] * x[np.uint64(columns[j])]
+        t += values[j + _ONE] * x[np.uint64(columns[j + _ONE])]
+        u += values[j + _TWO] * x[np.uint64(columns[j + _TWO])]
+        v += values[j + _THREE] * x[np.uint64(columns[j + _THREE])]
+        j += _ONE + _THREE
+    while j < end:
+        s += values[j] * x[np.uint64(columns[j])]
+        j += _ONE
+    return (s + t) + (u + v)
 
 
 @compiled

@@ -15,7 +15,9 @@ Result = TypeVar("Result")
 _ENTRIES = 1 << 18  # minimum number of entries for a thread, which takes 0.1 ms to start
 
 
-def in_pieces(comm: Communicator, starts: np.ndarray, function: Callable[[np.uint64, np.uint64], Result]) -> list[Result]:
+def in_pieces(
+    comm: Communicator, starts: np.ndarray, function: Callable[[np.uint64, np.uint64], Result]
+) -> list[Result]:
     """Call ``function(first, end)`` for consecutive rows with about equally many entries; return the results in order.
 
     Each call is in a thread of its own, so that `function` should release the lock of the interpreter.

@@ -17,7 +17,7 @@ from collops.operators.csr.pieces import in_pieces
 
 
 class Rows(NamedTuple):
-    """This rank's rows of a matrix, with some of its columns, and the global numbers of these columns, sorted."""
+    """Rows of this rank with some of the columns of a matrix, and the global numbers of these columns, sorted."""
 
     matrix: SparseArray
     numbers: np.ndarray
@@ -49,7 +49,7 @@ def transposed(A: CSRMatrix, *, conjugate: bool = False) -> CSRMatrix:
     """
     _check(A)
     rows, numbers = transposed_rows(A, merged_rows(A), conjugate)
-    return CSRMatrix(renumbered(rows, numbers, A.shape[0]), A.rows, comm=A.comm)
+    return CSRMatrix._from_rows(rows, numbers, A.columns, A.rows, A.comm)
 
 
 def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
@@ -93,7 +93,7 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
             f"{B.rows}"
         )
     product, numbers = product_rows(A.forest, merged_rows(A), own_columns(A), merged_rows(B))
-    return CSRMatrix(renumbered(product, numbers, B.shape[1]), B.columns, comm=A.comm)
+    return CSRMatrix._from_rows(product, numbers, A.rows, B.columns, A.comm)
 
 
 def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
@@ -125,9 +125,10 @@ def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
     matrix = rows.matrix.conj() if conjugate else rows.matrix
     columns = sparse.csr_array(matrix.T)  # compressed rows, with sorted columns
     first = A.rows.offset(comm.rank)[0]
-    inner, numbers = columns[own], first + np.arange(A.rows.local_size(comm.rank))
+    numbers = first + np.arange(A.rows.local_size(comm.rank))
     if comm.size == 1:
-        return Rows(inner, numbers)
+        return Rows(columns, numbers)
+    inner = columns[own]
     entries = sparse.vstack([columns[: own.start], columns[own.stop :]]).tocoo()
     i, j = entries.coords
     ghosts = A.forest
@@ -142,9 +143,11 @@ def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
 
 
 def renumbered(rows: SparseArray, numbers: np.ndarray, count: int) -> SparseArray:
-    """Return the rows with other numbers for their columns, and `count` columns."""
+    """Return the rows with other numbers for their columns, and `count` columns; the numbers are sorted."""
     from scipy import sparse
 
+    if len(numbers) == count:  # all of them
+        return rows
     return sparse.csr_array((rows.data, numbers[rows.indices], rows.indptr), shape=(rows.shape[0], count))
 
 
@@ -195,28 +198,27 @@ def _product(comm: Communicator, A: SparseArray, B: SparseArray) -> SparseArray:
         product = sparse.csr_array(A @ B)
         product.sort_indices()
         return product
-    from collops.operators.csr.numba_products import product_columns, product_values
+    from collops.operators.csr import numba_products as loops
 
-    (starts, columns, values), (other_starts, other_columns, other_values) = unsigned(A), unsigned(B)
-    width = np.uint64(B.shape[1])
     lengths = np.empty(A.shape[0], np.int64)
-    parts = in_pieces(
-        comm,
-        A.indptr,
-        lambda first, end: product_columns(first, end, starts, columns, other_starts, other_columns, width, lengths),
-    )
-    found = np.concatenate(parts)
-    to_starts = np.zeros(len(lengths) + 1, _index_dtype(found.size))
-    np.cumsum(lengths, out=to_starts[1:])
-    to = np.empty(len(found), np.result_type(A.dtype, B.dtype))
-    factors = starts, columns, values, other_starts, other_columns, other_values
-    target = to_starts.view(f"u{to_starts.itemsize}"), found, to
-    in_pieces(comm, A.indptr, lambda first, end: product_values(first, end, *factors, width, *target))
-    shape = A.shape[0], B.shape[1]
-    product = sparse.csr_array((to, found.view(f"i{found.itemsize}"), to_starts), shape=shape)
-    product.has_sorted_indices = True
+    zero = np.zeros((), np.result_type(A.dtype, B.dtype))
+    arguments = *unsigned(A), *unsigned(B), np.uint64(B.shape[1]), zero, lengths
+    parts = in_pieces(comm, A.indptr, lambda first, end: loops.product_rows(first, end, *arguments))
+    product = from_pieces(parts, lengths, (A.shape[0], B.shape[1]))
     product.eliminate_zeros()  # as SciPy's products
     return product
+
+
+def from_pieces(parts: list[tuple[np.ndarray, np.ndarray]], lengths: np.ndarray, shape: tuple[int, int]) -> SparseArray:
+    """Return the matrix whose rows have these lengths, from the sorted columns and the values of consecutive rows."""
+    from scipy import sparse
+
+    columns, values = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    starts = np.zeros(len(lengths) + 1, _index_dtype(max(len(columns), shape[1])))
+    np.cumsum(lengths, out=starts[1:])
+    matrix = sparse.csr_array((values, columns.view(f"i{columns.itemsize}"), starts), shape=shape)
+    matrix.has_sorted_indices = True
+    return matrix
 
 
 def _index_dtype(largest: int) -> np.dtype:
@@ -224,6 +226,7 @@ def _index_dtype(largest: int) -> np.dtype:
 
 
 def suits_loops(matrix: SparseArray) -> bool:
+    """Return whether Numba is installed and the matrix is so large that its loops save time."""
     return matrix.nnz >= kernels.LONG and kernels.loops() is not None
 
 
