@@ -12,12 +12,13 @@ import scipy.sparse.linalg
 import scipy.spatial
 
 import collops
-from collops.array import Layout
+from collops.array import Layout, kernels
 from collops.comm import alone
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import CSRMatrix
+from collops.operators.csr import pieces
 from collops.operators.csr.products import merged_rows
-from collops.preconditioners import chebyshev, jacobi, multigrid
+from collops.preconditioners import chebyshev, jacobi, multigrid, smoother
 from collops.preconditioners.aggregates import aggregate, graph_of
 from collops.preconditioners.prolongation import tentative
 from collops.preconditioners.spectrum import largest_eigenvalue
@@ -141,6 +142,35 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
     of_one_rank, result_of_one_rank = solved(alone())
     assert (M.rows, M.entries) == (of_one_rank.rows, of_one_rank.entries)
     assert result.iterations == result_of_one_rank.iterations
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Compiled loops for small matrices too, in two threads."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "LONG", 1)
+    monkeypatch.setattr(pieces, "_ENTRIES", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@pytest.mark.parametrize("name", ["plane", "anisotropic plane", "jumps", "cube of 27 points", "elasticity"])
+def test_loops_compute_the_same_as_scipy(comm, monkeypatch, request, name):
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    matrix, vectors = elasticity(15) if name == "elasticity" else (PROBLEMS[name][0](), None)
+    block = 1 if vectors is None else 2
+    A = split(matrix, comm, block)
+    (own,) = A.rows.slices(comm.rank)
+    vectors = None if vectors is None else vectors[own]
+    M = multigrid(A, vectors, block=block)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    expected = (M @ x).gather()
+    request.getfixturevalue("loops")
+    for single, tolerance in ((False, 1e-9), (True, 1e-4)):
+        L = multigrid(A, vectors, block=block, single_precision=single)
+        assert (L.rows, L.entries) == (M.rows, M.entries)
+        assert A.nnz == 0 or isinstance(L._levels[0].smoother._loops_for(x), smoother._Loops)
+        np.testing.assert_allclose((L @ x).gather(), expected, rtol=tolerance, atol=tolerance * abs(expected).max())
+        assert L.dottest()
 
 
 @pytest.mark.parametrize("dtype", ["i4", "f4"])
@@ -267,8 +297,24 @@ def test_jax(comm, jax_double):
     np.testing.assert_allclose(image.gather(), (M @ x).gather(), rtol=1e-12, atol=1e-12)
 
 
-def test_errors(comm):
+def test_the_report(comm):
+    A = split(plane(40), comm)
+    M = multigrid(A)
+    one = np.eye(1600)
+    factor = abs(np.linalg.eigvals(one - dense(M) @ plane(40).toarray())).max()
+    assert 0.95 * factor <= M.convergence_factor() <= factor * (1 + 1e-6)
+    *levels, complexities, convergence = M.report().splitlines()[1:]
+    assert [int(line.split()[1].replace(",", "")) for line in levels] == M.rows
+    assert f"{M.operator_complexity:.3f}" in complexities and f"{M.convergence_factor():.2f}" in convergence
+
+
+def test_errors(comm, monkeypatch):
     A = split(plane(12), comm)
+    with monkeypatch.context() as patch:
+        # On one rank alone.
+        patch.setattr(multigrid_module, "available_memory", lambda ranks: 1e12 if comm.rank else 1e4)
+        with pytest.raises(InputError, match=r"multigrid needs about .* KiB of memory"):
+            multigrid(A)
     upwind = sp.csr_array(plane(30) + sp.diags_array([-0.1, 0.1], offsets=[-1, 0], shape=(900, 900)))
     with pytest.raises(InputError, match="Hermitian matrix; for unsymmetric systems"):
         multigrid(split(upwind, comm))

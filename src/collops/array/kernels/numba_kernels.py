@@ -19,8 +19,9 @@ PIECE = 1 << 15
 def compiled(function: Callable, *, reordered: bool = False, inline: bool = False) -> Callable:
     """Compile a function at its first call, and cache the result on disk if Numba has a writable folder.
 
-    With `inline`, its statements are compiled as part of functions that call it. With `reordered`, sums may be computed in another order. Other results must be bitwise equal in all variants of a
-    loop, which the program chooses by the addresses of the arrays.
+    With `inline`, functions that call it contain its statements. With `reordered`, sums may be computed in another
+    order. Other results must be bitwise equal in all variants of a loop, which the program chooses by the addresses of
+    the arrays.
     """
     options = {
         "inline": "always" if inline else "never",
