@@ -12,15 +12,21 @@ import scipy.sparse.linalg
 import scipy.spatial
 
 import collops
-from collops.array import Layout
+from collops.array import Layout, kernels
 from collops.comm import alone
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators import CSRMatrix
-from collops.preconditioners import multigrid
+from collops.operators.csr import pieces
+from collops.operators.csr.products import merged_rows
+from collops.preconditioners import chebyshev, jacobi, multigrid, smoother
 from collops.preconditioners.aggregates import aggregate, graph_of
+from collops.preconditioners.prolongation import tentative
+from collops.preconditioners.spectrum import largest_eigenvalue
 from collops.solvers import Status, cg
 
 from .matrices import poisson
+
+multigrid_module = importlib.import_module("collops.preconditioners.multigrid")  # the package has the function
 
 
 def line(n) -> sp.csr_array:
@@ -104,7 +110,7 @@ PROBLEMS = {
     "plane": (lambda: plane(40), 9, 1.4),
     "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.5),
     "cube": (lambda: poisson(12), 8, 1.4),
-    "complex cube": (lambda: poisson(12, dtype="c16"), 9, 1.4),
+    "complex cube": (lambda: poisson(12, dtype="c16"), 10, 1.4),
     "cube of 27 points": (lambda: cube_of_27_points(12), 7, 1.1),
     "jumps": (lambda: jumps(48), 11, 1.4),
     "network": (lambda: random_network(1500), 11, 1.1),
@@ -138,6 +144,35 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
     assert result.iterations == result_of_one_rank.iterations
 
 
+@pytest.fixture
+def loops(monkeypatch):
+    """Compiled loops for small matrices too, in two threads."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "LONG", 1)
+    monkeypatch.setattr(pieces, "_ENTRIES", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+@pytest.mark.parametrize("name", ["plane", "anisotropic plane", "jumps", "cube of 27 points", "elasticity"])
+def test_loops_compute_the_same_as_scipy(comm, monkeypatch, request, name):
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    matrix, vectors = elasticity(15) if name == "elasticity" else (PROBLEMS[name][0](), None)
+    block = 1 if vectors is None else 2
+    A = split(matrix, comm, block)
+    (own,) = A.rows.slices(comm.rank)
+    vectors = None if vectors is None else vectors[own]
+    M = multigrid(A, vectors, block=block)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    expected = (M @ x).gather()
+    request.getfixturevalue("loops")
+    for single, tolerance in ((False, 1e-9), (True, 1e-4)):
+        L = multigrid(A, vectors, block=block, single_precision=single)
+        assert (L.rows, L.entries) == (M.rows, M.entries)
+        assert A.nnz == 0 or isinstance(L._levels[0].smoother._loops_for(x), smoother._Loops)
+        np.testing.assert_allclose((L @ x).gather(), expected, rtol=tolerance, atol=tolerance * abs(expected).max())
+        assert L.dottest()
+
+
 @pytest.mark.parametrize("dtype", ["i4", "f4"])
 def test_integers_and_single_precision(comm, dtype):
     A, B = split(plane(30), comm), split(plane(30).astype(dtype), comm)
@@ -157,7 +192,7 @@ def test_iterations_do_not_grow_with_the_size(comm):
 
 def test_elasticity_needs_its_rotations(comm, monkeypatch):
     """On three levels; the coarse ones are on one rank."""
-    monkeypatch.setattr(importlib.import_module("collops.preconditioners.multigrid"), "_DENSE", 60)
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
     matrix, motions = elasticity(24)
     A = split(matrix, comm, block=2)
     (own,) = A.rows.slices(comm.rank)
@@ -206,15 +241,16 @@ def dense(op) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
 def test_the_cycle_is_its_definition(comm, monkeypatch, dtype):
     """Smoothing, an exact correction in the range of the prolongation, and smoothing: one factor for each."""
-    monkeypatch.setattr(importlib.import_module("collops.preconditioners.multigrid"), "_DENSE", 60)
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
     phases = np.exp(1j * np.arange(144)) if dtype == "c16" else np.ones(144)
     matrix = (phases[:, None] * plane(12).toarray() * phases.conj()).astype(dtype)
     A = split(sp.csr_array(matrix), comm)
     (own,) = A.rows.slices(comm.rank)
     M = multigrid(A, phases[own, None].astype(dtype), degree=2)
     assert len(M.rows) == 2
-    ((_, smoother, prolongation),) = M._levels
-    S, P, one = dense(smoother), dense(prolongation), np.eye(len(matrix))
+    ((_, _, prolongation),) = M._levels
+    bounds = multigrid_module._bounds(largest_eigenvalue(A, jacobi(A)))
+    S, P, one = dense(chebyshev(A, 2, bounds, M=jacobi(A))), dense(prolongation), np.eye(len(matrix))
     adjoint = P.conj().T
     correction = one - P @ np.linalg.solve(adjoint @ matrix @ P, adjoint @ matrix)
     smoothing = one - S @ matrix
@@ -226,11 +262,10 @@ def test_tentative_prolongations_contain_the_vectors(comm):
     A = split(sp.csr_array(sp.kron(plane(15), np.ones((2, 2)))), comm, block=2)
     (own,) = A.rows.slices(comm.rank)
     vectors = np.random.default_rng(0).standard_normal((450, 3))
-    labels, count = aggregate(graph_of(A, 2), 0.25)
+    labels, count = aggregate(graph_of(A, merged_rows(A), 2), 0.25)
     counts = [int(number) for number in comm.allgather(np.array(count))]
-    prolongation, coarse = importlib.import_module("collops.preconditioners.multigrid")._tentative(
-        A, labels, counts, vectors[own], 2
-    )
+    rows, columns, coarse = tentative(A, labels, counts, vectors[own], 2)
+    prolongation = CSRMatrix._from_rows(*rows, A.rows, columns, comm)
     P, factors = dense(prolongation), comm.allgatherv(coarse.reshape(-1)).reshape(-1, 3)
     np.testing.assert_allclose(P.T @ P, np.eye(3 * sum(counts)), atol=1e-14)
     np.testing.assert_allclose(P @ factors, vectors, atol=1e-13)
@@ -241,7 +276,7 @@ def test_aggregates(comm, block):
     """They are connected and cover all nodes with neighbours; roots are more than two connections apart."""
     matrix = sp.block_diag([sp.kron(plane(15), np.ones((block, block))), sp.eye_array(2 * block)], format="csr")
     A = split(sp.csr_array(matrix), comm, block)
-    labels, count = aggregate(graph_of(A, block), 0.25)
+    labels, count = aggregate(graph_of(A, merged_rows(A), block), 0.25)
     labels = comm.allgatherv(labels)
     total = int(comm.allreduce(np.array(count)))
     np.testing.assert_array_equal(np.unique(labels), np.arange(-1, total))
@@ -262,8 +297,24 @@ def test_jax(comm, jax_double):
     np.testing.assert_allclose(image.gather(), (M @ x).gather(), rtol=1e-12, atol=1e-12)
 
 
-def test_errors(comm):
+def test_the_report(comm):
+    A = split(plane(40), comm)
+    M = multigrid(A)
+    one = np.eye(1600)
+    factor = abs(np.linalg.eigvals(one - dense(M) @ plane(40).toarray())).max()
+    assert 0.95 * factor <= M.convergence_factor() <= factor * (1 + 1e-6)
+    *levels, complexities, convergence = M.report().splitlines()[1:]
+    assert [int(line.split()[1].replace(",", "")) for line in levels] == M.rows
+    assert f"{M.operator_complexity:.3f}" in complexities and f"{M.convergence_factor():.2f}" in convergence
+
+
+def test_errors(comm, monkeypatch):
     A = split(plane(12), comm)
+    with monkeypatch.context() as patch:
+        # On one rank alone.
+        patch.setattr(multigrid_module, "available_memory", lambda ranks: 1e12 if comm.rank else 1e4)
+        with pytest.raises(InputError, match=r"multigrid needs about .* KiB of memory"):
+            multigrid(A)
     upwind = sp.csr_array(plane(30) + sp.diags_array([-0.1, 0.1], offsets=[-1, 0], shape=(900, 900)))
     with pytest.raises(InputError, match="Hermitian matrix; for unsymmetric systems"):
         multigrid(split(upwind, comm))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-__all__ = ["available_cores", "share_of_cores"]
+if TYPE_CHECKING:
+    from collops.comm.communicator import Communicator
+
+__all__ = ["available_cores", "share_of_cores", "threads_of_rank"]
 
 _THREAD_VARIABLES = (  # set by users or launchers
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS"),
@@ -29,6 +33,14 @@ def share_of_cores(other_processes: Iterable[frozenset[int]]) -> float:
     """
     other_processes = tuple(other_processes)
     return sum(1.0 / (1 + sum(core in cores for cores in other_processes)) for core in available_cores())
+
+
+def threads_of_rank(comm: Communicator) -> int:
+    """Return OMP_NUM_THREADS if it is set, else this rank's share of the cores. No messages."""
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    if limit.isdigit() and int(limit) > 0:
+        return int(limit)
+    return max(1, len(available_cores()) // comm.local_size)
 
 
 def limit_blas(share: float) -> None:

@@ -2,36 +2,74 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from collops.backend import SparseArray
+from collops.comm import Communicator
+from collops.exchange.forest import StarForest
 from collops.operators import CSRMatrix
-from collops.operators.csr.products import merged_rows, own_columns, renumbered
+from collops.operators.csr.pieces import in_pieces
+from collops.operators.csr.products import Rows, from_pieces, merged_rows, own_columns, suits_loops, unsigned
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
-# Weights are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
+# Strengths are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
 # bounds between the steps.
 _STEPS, _SHIFT = 1000.7, 0.37
 
 
-def graph_of(A: CSRMatrix, block: int) -> CSRMatrix:
-    """Return the moduli of the entries of `A`, or the norms of its blocks of `block` rows and columns. Collective."""
+class Graph(NamedTuple):
+    """The rows of a matrix, whose entries connect nodes, and the exchange of the values of other ranks' nodes.
+
+    `own` are the columns of this rank's nodes, and `first` is the number of its first node. `largest` and `smallest`
+    have the moduli of the largest and the smallest entry of each row that are neither 0 nor on the diagonal.
+    """
+
+    rows: SparseArray
+    own: slice
+    forest: StarForest
+    first: int
+    largest: np.ndarray
+    smallest: np.ndarray
+
+    @property
+    def comm(self) -> Communicator:
+        """The ranks."""
+        return self.forest.comm
+
+    def joined(self, values: np.ndarray) -> np.ndarray:
+        """Return the values of all nodes that the rows refer to. Collective."""
+        ghosts = self.forest.bcast(values)
+        return np.concatenate([ghosts[: self.own.start], values, ghosts[self.own.start :]])
+
+
+def graph_of(A: CSRMatrix, rows: Rows, block: int) -> Graph:
+    """Return the graph of a matrix with these merged rows, or of the norms of its blocks. Collective.
+
+    A block has `block` rows and columns.
+    """
+    if block > 1:
+        A = _norms_of_blocks(A, rows, block)
+        rows = merged_rows(A)
+    own = own_columns(A)
+    return Graph(rows.matrix, own, A.forest, A.rows.offset(A.comm.rank)[0], *_extremes(A.comm, rows.matrix, own.start))
+
+
+def _norms_of_blocks(A: CSRMatrix, rows: Rows, block: int) -> CSRMatrix:
     from scipy import sparse
 
-    rows, columns = merged_rows(A)
-    if block == 1:
-        return CSRMatrix(renumbered(abs(rows), columns, A.shape[1]), A.columns, comm=A.comm)
-    entries = rows.tocoo()
+    entries = rows.matrix.tocoo()
     i, j = entries.coords
-    shape = rows.shape[0] // block, A.shape[1] // block
-    norms = sparse.csr_array((abs(entries.data) ** 2, (i // block, columns[j] // block)), shape=shape)
+    shape = rows.matrix.shape[0] // block, A.shape[1] // block
+    norms = sparse.csr_array((abs(entries.data) ** 2, (i // block, rows.numbers[j] // block)), shape=shape)
     norms.sum_duplicates()  # SciPy 1.13 leaves them
     norms.data = np.sqrt(norms.data)
     return CSRMatrix(norms, comm=A.comm)
 
 
-def aggregate(graph: CSRMatrix, threshold: float) -> tuple[np.ndarray, int]:
+def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:
     """Return the aggregate of each node of this rank, and how many aggregates belong to this rank. Collective.
 
     Roots of aggregates are a maximal set of nodes more than two strong connections apart [Bell et al. 2012]: repeatedly
@@ -39,89 +77,113 @@ def aggregate(graph: CSRMatrix, threshold: float) -> tuple[np.ndarray, int]:
     the other nodes join the aggregate of their strongest neighbour. Aggregates are numbered in the order of their
     roots, and belong to the ranks of their roots. Nodes without strong connections get the number -1.
     """
-    exchange = _Neighbours(graph)
-    rows = _strong(exchange, threshold)
+    comm, roots_of_sizes = graph.comm, graph.joined(np.sqrt(graph.largest))
+    rows = _strong(graph, roots_of_sizes, threshold)
     connected = np.diff(rows.indptr) > 1  # a row has its diagonal entry
-    keys = np.where(connected, _hashed(graph.rows.offset(graph.comm.rank)[0] + np.arange(rows.shape[0])), _COVERED)
-    undecided = connected.copy()
-    while graph.comm.allreduce(np.array(int(undecided.any())), "max"):
-        largest = keys
-        for _ in range(2):
-            largest = _largest(rows, exchange.joined(largest))
-        covered = undecided & (largest == _ROOT)
-        roots = undecided & (largest == keys)
+    keys = np.where(connected, _hashed(graph.first + np.arange(rows.shape[0])), _COVERED)
+    undecided, changing = connected.copy(), np.ones(rows.shape[0], bool)
+    near, far = np.zeros_like(keys), np.zeros_like(keys)  # the largest keys within one and two connections
+    while comm.allreduce(np.array(int(undecided.any())), "max"):
+        _set_largest(comm, rows, graph.joined(keys), changing, near)
+        changing &= (near != _ROOT) & (near != _COVERED)  # others keep their value
+        _set_largest(comm, rows, graph.joined(near), undecided, far)
+        covered = undecided & (far == _ROOT)
+        roots = undecided & (far == keys)
         keys[covered], keys[roots] = _COVERED, _ROOT
         undecided &= ~(covered | roots)
     roots = keys == _ROOT
     count = int(roots.sum())
     labels = np.full(rows.shape[0], -1, np.int64)
-    labels[roots] = int(np.sum(graph.comm.allgather(np.array(count))[: graph.comm.rank])) + np.arange(count)
-    labels = _largest(rows, exchange.joined(labels))
-    while graph.comm.allreduce(np.array(int((connected & (labels < 0)).any())), "max"):
-        labels = _with_strongest(rows, exchange.joined(labels), labels)
+    labels[roots] = int(np.sum(comm.allgather(np.array(count))[: comm.rank])) + np.arange(count)
+    _set_largest(comm, rows, graph.joined(labels), np.ones(rows.shape[0], bool), labels)
+    while comm.allreduce(np.array(int((connected & (labels < 0)).any())), "max"):
+        _join_strongest(graph, rows, roots_of_sizes, labels)
     return labels, count
 
 
-class _Neighbours:
-    """The rows of a graph, and the exchange of the values of the nodes that they refer to."""
+def _extremes(comm: Communicator, rows: SparseArray, offset: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest, and the smallest positive modulus of the entries of each row outside of the diagonal."""
+    count = rows.shape[0]
+    largest, smallest = np.zeros(count), np.full(count, np.inf)
+    if suits_loops(rows):
+        from collops.preconditioners.numba_aggregation import extreme_sizes
 
-    def __init__(self, graph: CSRMatrix) -> None:
-        self.graph = graph
-        self.rows, _ = merged_rows(graph)
-        self.own = own_columns(graph)
+        matrix, start = unsigned(rows), np.uint64(offset)
+        in_pieces(comm, rows.indptr, lambda i, end: extreme_sizes(i, end, *matrix, start, largest, smallest))
+        return largest, smallest
+    i = np.repeat(np.arange(count), np.diff(rows.indptr))
+    sizes = np.where(rows.indices == i + offset, 0, abs(rows.data)).astype(np.float64)
+    filled = np.diff(rows.indptr) > 0
+    if filled.any():
+        starts = rows.indptr[:-1][filled]
+        largest[filled] = np.maximum.reduceat(sizes, starts)
+        smallest[filled] = np.minimum.reduceat(np.where(sizes > 0, sizes, np.inf), starts)
+    return largest, smallest
 
-    def joined(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of all nodes that the rows refer to. Collective."""
-        ghosts = self.graph.forest.bcast(values)
-        return np.concatenate([ghosts[: self.own.start], values, ghosts[self.own.start :]])
 
+def _strong(graph: Graph, roots: np.ndarray, threshold: float) -> SparseArray:
+    """Return the strong entries, and those on the diagonal.
 
-def _strong(exchange: _Neighbours, threshold: float) -> SparseArray:
-    """Return the weights of the strong entries, and zeros on the diagonal. Collective.
-
-    A weight is an entry's ratio to the geometric mean of the largest entries, outside of the diagonal, of its row and
-    its column; entries are strong if it is at least `threshold`.
+    An entry is strong if its ratio to the geometric mean of the largest entries, outside of the diagonal, of its row
+    and its column is at least `threshold`; `roots` are the square roots of these largest entries.
     """
     from scipy import sparse
 
-    rows, count = exchange.rows, exchange.rows.shape[0]
+    rows, offset, count = graph.rows, graph.own.start, graph.rows.shape[0]
+    own_roots = roots[graph.own]
+    if count and (graph.smallest >= threshold * own_roots * roots.max()).all() and rows.data.all():
+        return rows  # all entries are strong
+    if suits_loops(rows):
+        from collops.preconditioners.numba_aggregation import strong_entries
+
+        lengths = np.empty(count, np.int64)
+        arguments = *unsigned(rows), np.uint64(offset), roots, threshold, lengths
+        parts = in_pieces(graph.comm, rows.indptr, lambda first, end: strong_entries(first, end, *arguments))
+        return from_pieces(parts, lengths, rows.shape)
     i = np.repeat(np.arange(count), np.diff(rows.indptr))
-    diagonal = rows.indices == i + exchange.own.start
-    sizes = np.where(diagonal, 0, rows.data)
-    largest = exchange.joined(largest_of_rows(rows, sizes))
-    means = np.sqrt(largest[i + exchange.own.start] * largest[rows.indices])
-    kept = diagonal | ((sizes > 0) & (sizes >= threshold * means))
-    weights = np.floor(_STEPS * sizes[kept] / np.where(means > 0, means, 1)[kept] + _SHIFT)
+    diagonal, sizes = rows.indices == i + offset, abs(rows.data).astype(np.float64)
+    kept = diagonal | ((sizes > 0) & (sizes >= threshold * (own_roots[i] * roots[rows.indices])))
     starts = np.concatenate([[0], np.cumsum(np.bincount(i[kept], minlength=count))])
-    return sparse.csr_array((weights, rows.indices[kept], starts), shape=rows.shape)
+    return sparse.csr_array((rows.data[kept], rows.indices[kept], starts), shape=rows.shape)
 
 
-def largest_of_rows(rows: SparseArray, sizes: np.ndarray) -> np.ndarray:
-    """Return the largest of the sizes of the entries of each row; 0 for an empty row."""
-    largest = np.zeros(rows.shape[0], sizes.dtype)
-    filled = np.diff(rows.indptr) > 0
-    if filled.any():
-        largest[filled] = np.maximum.reduceat(sizes, rows.indptr[:-1][filled])
-    return largest
+def _set_largest(
+    comm: Communicator, rows: SparseArray, values: np.ndarray, chosen: np.ndarray, out: np.ndarray
+) -> None:
+    """Set `out` to the largest of the values of the nodes of each row that is chosen; no row is empty."""
+    if suits_loops(rows):
+        from collops.preconditioners.numba_aggregation import largest_of_neighbours
+
+        starts, columns, _ = unsigned(rows)
+        arguments = starts, columns, values, chosen, out
+        in_pieces(comm, rows.indptr, lambda i, end: largest_of_neighbours(i, end, *arguments))
+    elif rows.shape[0]:
+        out[chosen] = np.maximum.reduceat(values[rows.indices], rows.indptr[:-1])[chosen]
 
 
-def _largest(rows: SparseArray, values: np.ndarray) -> np.ndarray:
-    """Return the largest of the values of the nodes of each row; no row is empty."""
-    return np.maximum.reduceat(values[rows.indices], rows.indptr[:-1]) if rows.shape[0] else values[:0]
+def _join_strongest(graph: Graph, rows: SparseArray, roots: np.ndarray, labels: np.ndarray) -> None:
+    """Give nodes without a label the label of the strongest neighbour; among equals the smallest. Collective.
 
+    The strength is the ratio of an entry to the geometric mean in :func:`_strong`, rounded.
+    """
+    neighbours, offset = graph.joined(labels), graph.own.start
+    if suits_loops(rows):
+        from collops.preconditioners.numba_aggregation import strongest_labels
 
-def _with_strongest(rows: SparseArray, neighbours: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the labels, and for nodes without one the label of the strongest neighbour; among equals the smallest."""
+        arguments = *unsigned(rows), np.uint64(offset), roots, _STEPS, _SHIFT, neighbours, labels
+        in_pieces(graph.comm, rows.indptr, lambda first, end: strongest_labels(first, end, *arguments))
+        return
     missing = np.flatnonzero((labels < 0) & (np.diff(rows.indptr) > 1))
     part = rows[missing].tocoo()
     i, j = part.coords
-    labelled = neighbours[j] >= 0
-    i, candidates, weights = i[labelled], neighbours[j][labelled], part.data[labelled]
-    order = np.lexsort((candidates, -weights, i))
+    labelled = (neighbours[j] >= 0) & (j != missing[i] + offset)
+    i, j = i[labelled], j[labelled]
+    sizes = abs(part.data[labelled]).astype(np.float64)
+    strengths = np.floor(_STEPS * sizes / (roots[missing[i] + offset] * roots[j]) + _SHIFT)
+    candidates = neighbours[j]
+    order = np.lexsort((candidates, -strengths, i))
     best = order[np.unique(i[order], return_index=True)[1]]
-    labels = labels.copy()
     labels[missing[i[best]]] = candidates[best]
-    return labels
 
 
 def _hashed(numbers: np.ndarray) -> np.ndarray:

@@ -7,27 +7,28 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from collops.array import Array, Layout, axpby, dots, random
-from collops.backend import Engine
+from collops.array import Array, axpby, dots, random
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
-from collops.exchange.indices import owners, sent_to
-from collops.operators import CSRMatrix, VStack
+from collops.limits import available_memory, in_words
+from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
-from collops.operators.csr.products import merged_rows, multiplied, own_columns, renumbered, transposed
+from collops.operators.csr.products import merged_rows, own_columns, product_rows, transposed_rows
 from collops.operators.memory import Buffers
-from collops.preconditioners.aggregates import aggregate, graph_of, largest_of_rows
+from collops.preconditioners.aggregates import aggregate, graph_of
 from collops.preconditioners.chebyshev import chebyshev
+from collops.preconditioners.dense import DenseInverse
 from collops.preconditioners.jacobi import jacobi
 from collops.preconditioners.local import check_matrix
-from collops.solvers.power import power_iteration
+from collops.preconditioners.prolongation import filtered, smoothed, tentative
+from collops.preconditioners.smoother import Smoother
+from collops.preconditioners.spectrum import largest_eigenvalue, ritz_values
 from collops.solvers.problem import check_count, check_number
 
-_DENSE = 600  # maximum number of rows of a matrix that is inverted
-_ROWS_OF_A_RANK = 1000  # coarser levels use fewer ranks
-_OVER_SMOOTHED = 4 / 3  # step of the smoothing of prolongations, times the largest eigenvalue [Vaněk et al. 1996]
-_SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: power iteration approaches the largest eigenvalue from below
+_DENSE = 300  # maximum number of rows of a matrix that is inverted
+_SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches the largest eigenvalue from below
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
+_BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW = 24, 400  # memory of the set-up, measured with 7 and 27 entries a row
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
 
 
@@ -35,7 +36,7 @@ class Level(NamedTuple):
     """A matrix of the hierarchy, its smoother, and the prolongation from the next, coarser matrix."""
 
     matrix: CSRMatrix
-    smoother: LinearOperator
+    smoother: Smoother
     prolongation: CSRMatrix
 
 
@@ -46,6 +47,7 @@ def multigrid(
     block: int = 1,
     threshold: float = 0.25,
     degree: int = 1,
+    single_precision: bool = False,
 ) -> Multigrid:
     r"""Return a V-cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
 
@@ -64,6 +66,9 @@ def multigrid(
         their row and column. Entries below this ratio to the largest of their row do not smooth the prolongation.
     degree : int
         Degree of the smoother, a :func:`chebyshev` polynomial with :func:`jacobi`.
+    single_precision : bool
+        Whether smoothers on hosts read entries in single precision, if Numba is installed and a matrix in double
+        precision is large. Vectors remain in double precision. It takes four more bytes of memory for each entry.
 
     Returns
     -------
@@ -75,7 +80,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, or its diagonal has zeros.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, or the set-up
+        would need more memory than a rank can still use.
     LayoutError
         On every rank, if `block` does not divide a rank's rows; or as for :func:`block_jacobi`.
     UnsupportedTypeError
@@ -85,7 +91,8 @@ def multigrid(
     -----
     Aggregates are the same on any number of ranks, and so is the number of iterations. They may extend across ranks.
     Levels with few rows move to fewer ranks, and the coarsest one is inverted as a dense matrix on every rank; a
-    pseudo-inverse solves singular systems. The set-up is on the host: products of sparse matrices by SciPy.
+    pseudo-inverse solves singular systems. The set-up is on the host. If Numba is installed, loops that it compiles set
+    up large matrices, in threads if the rank has several cores; otherwise SciPy computes the same hierarchy.
 
     Examples
     --------
@@ -106,9 +113,11 @@ def multigrid(
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     A = A if A.dtype.kind in "fc" else _in_double_precision(A)
     with collective_errors(A.comm):
+        _check_memory(A)
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
     _check_hermitian(A)
-    return _hierarchy(A, vectors, block, threshold, degree)
+    entries = np.dtype(np.float32 if single_precision and A.dtype == np.float64 else A.dtype)
+    return _hierarchy(A, vectors, block, threshold, degree, entries)
 
 
 class Multigrid(LinearOperator):
@@ -135,12 +144,44 @@ class Multigrid(LinearOperator):
     def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
         matrices = [*(level.matrix for level in levels), coarsest]
         super().__init__(matrices[0].rows, matrices[0].rows, matrices[0].dtype, coarsest.comm)
-        self._inherit([*matrices, *(level.smoother for level in levels), solve])
+        self._inherit([*matrices, solve])
         self._levels, self._solve, self._buffers = levels, solve, Buffers()
+        self._finest = matrices[0]
+        self._ranks = [int(np.count_nonzero(matrix.rows.sizes[0])) for matrix in matrices]
         self.rows = [matrix.rows.size for matrix in matrices]
         self.entries = [int(n) for n in self.comm.allreduce(np.array([matrix.nnz for matrix in matrices], np.int64))]
         self.operator_complexity = sum(self.entries) / max(1, self.entries[0])
         self.grid_complexity = sum(self.rows) / max(1, self.rows[0])
+
+    def convergence_factor(self) -> float:
+        """Return an estimate from below of the factor by which a cycle reduces errors. Collective: ten cycles.
+
+        It is the largest modulus of the eigenvalues of :math:`I - M A`, from Ritz values; solvers with `M` converge
+        faster. Eigenvalues of 0, in the null space of `A`, do not count.
+        """
+        return float(max(abs(1 - ritz_values(self._finest, self, 10)), default=0.0))
+
+    def report(self) -> str:
+        """Return a table of the levels, the complexities and the convergence factor. Collective: ten cycles.
+
+        Examples
+        --------
+        >>> import scipy.sparse as sp
+        >>> import collops
+        >>> from collops.preconditioners import multigrid
+        >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
+        >>> print(multigrid(collops.CSRMatrix.from_global(matrix)).report())
+        level         rows        entries  ranks
+            0          900          2,698      1
+            1          247            739      1
+        operator complexity 1.274, grid complexity 1.274
+        estimated convergence factor 0.41
+        """
+        lines = [f"{'level':>5} {'rows':>12} {'entries':>14} {'ranks':>6}"]
+        for level, (rows, entries, ranks) in enumerate(zip(self.rows, self.entries, self._ranks, strict=True)):
+            lines.append(f"{level:5} {rows:12,} {entries:14,} {ranks:6}")
+        lines.append(f"operator complexity {self.operator_complexity:.3f}, grid complexity {self.grid_complexity:.3f}")
+        return "\n".join([*lines, f"estimated convergence factor {self.convergence_factor():.2f}"])
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         return self._cycle(0, x, out)
@@ -149,19 +190,18 @@ class Multigrid(LinearOperator):
         if depth == len(self._levels):
             return self._solve._forward(y, x)
         A, smoother, prolongation = self._levels[depth]
-        residual, change = (self._buffers.get(f"{name}{depth}", A.rows, y, x.dtype) for name in "rc")
+        residual = self._buffers.get(f"r{depth}", A.rows, y, x.dtype)
         coarse_y, coarse_x = (self._buffers.get(f"{name}{depth}", prolongation.columns, y, x.dtype) for name in "yx")
-        x = smoother._forward(y, x)
-        residual = axpby(-1.0, A._forward(x, residual), 1.0, y, out=residual)
+        x = smoother.start(y, x)
+        residual = smoother.residual(y, x, residual)
         coarse_x = self._cycle(depth + 1, prolongation._adjoint(residual, coarse_y), coarse_x)
-        x = axpby(1.0, prolongation._forward(coarse_x, change), 1.0, x, out=x)
-        residual = axpby(-1.0, A._forward(x, residual), 1.0, y, out=residual)
-        return axpby(1.0, smoother._forward(residual, change), 1.0, x, out=x)
+        x = axpby(1.0, prolongation._forward(coarse_x, residual), 1.0, x, out=x)
+        return smoother.improve(y, x)
 
 
 def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
     rows, columns = merged_rows(A)
-    return CSRMatrix(renumbered(rows.astype(np.float64), columns, A.shape[1]), A.columns, comm=A.comm)
+    return CSRMatrix._from_rows(rows.astype(np.float64), columns, A.rows, A.columns, A.comm)
 
 
 def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int) -> np.ndarray:
@@ -181,6 +221,16 @@ def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int
     return vectors
 
 
+def _check_memory(A: CSRMatrix) -> None:
+    """Raise an error if the set-up would need more memory than this rank can still use."""
+    needed = _BYTES_OF_AN_ENTRY * A.nnz + _BYTES_OF_A_ROW * A.rows.local_size(A.comm.rank)
+    if needed > (available := available_memory(A.comm.local_size)):
+        raise InputError(
+            f"the set-up of multigrid needs about {in_words(needed)} of memory on this rank, which can still use "
+            f"{in_words(available)}: use more nodes, or a smaller matrix"
+        )
+
+
 def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=np.result_type(A.dtype, np.float32)) for seed in (1, 2))
@@ -193,143 +243,43 @@ def _check_hermitian(A: CSRMatrix) -> None:
         )
 
 
-def _hierarchy(A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int) -> Multigrid:
+def _hierarchy(
+    A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int, entries: np.dtype
+) -> Multigrid:
     """Return the cycle through coarser matrices, until one is small or hardly smaller than the one before."""
     comm = A.comm
     levels: list[Level] = []
     while A.rows.size > _DENSE:
-        labels, count = aggregate(graph_of(A, block), threshold)
+        M = jacobi(A)
+        largest = largest_eigenvalue(A, M)
+        rows = merged_rows(A)
+        graph = graph_of(A, rows, block)
+        labels, count = aggregate(graph, threshold)
         counts = [int(number) for number in comm.allgather(np.array(count))]
         if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
             break
-        tentative, coarse_vectors = _tentative(A, labels, counts, vectors, block)
-        filtered = _filtered(A, threshold) if block == 1 else A
-        largest = _largest_eigenvalue(A)
-        prolongation = _smoothed(filtered, tentative, largest if filtered is A else _largest_eigenvalue(filtered))
-        levels.append(Level(A, _smoother(A, degree, largest), prolongation))
-        restriction = transposed(prolongation, conjugate=True)
-        A = _with_unit_diagonal(multiplied(restriction, multiplied(A, prolongation)))
-        vectors, block = coarse_vectors, vectors.shape[1]
-    dense = A.rows.size <= _DENSE
-    return Multigrid(levels, A, _Inverse(A) if dense else _smoother(A, 3 * degree, _largest_eigenvalue(A)))
+        columns, coarse, vectors = tentative(A, labels, counts, vectors, block)
+        if block == 1 and (kept := filtered(A, rows, graph, threshold)) is not rows:
+            F = CSRMatrix._from_rows(*kept, A.rows, A.columns, comm)
+            prolongation, right = smoothed(A, kept, columns, coarse, largest_eigenvalue(F, jacobi(F)))
+        else:
+            prolongation, right = smoothed(A, rows, columns, coarse, largest)
+        levels.append(Level(A, Smoother(A, M, degree, _bounds(largest), entries), prolongation))
+        right = product_rows(A.forest, rows, own_columns(A), right)
+        left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
+        R = CSRMatrix._from_rows(*left, coarse, A.rows, comm)
+        product = product_rows(R.forest, left, own_columns(R), right)
+        A = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, comm))
+        block = vectors.shape[1]
+    if A.rows.size <= _DENSE:
+        return Multigrid(levels, A, DenseInverse(A))
+    M = jacobi(A)
+    return Multigrid(levels, A, chebyshev(A, 3 * degree, _bounds(largest_eigenvalue(A, M)), M=M))
 
 
-def _smoother(A: CSRMatrix, degree: int, largest: float) -> LinearOperator:
-    return chebyshev(A, degree, bounds=(_SAFETY * largest / _RATIO, _SAFETY * largest), M=jacobi(A))
-
-
-def _largest_eigenvalue(A: CSRMatrix) -> float:
-    """Return an estimate for the matrix with its rows divided by its diagonal, rounded to be equal on all ranks."""
-    estimate = power_iteration(jacobi(A) @ A, niter=15, tol=1e-2).details["eigenvalue"]
-    return float(f"{abs(estimate):.2e}")
-
-
-def _filtered(A: CSRMatrix, threshold: float) -> CSRMatrix:
-    """Return the entries that are not small in their row, with the sum of the others added to the diagonal. Collective.
-
-    Weak connections would add entries to the prolongation and the coarse matrix without improving the convergence.
-    """
-    from scipy import sparse
-
-    rows, columns = merged_rows(A)
-    own = np.arange(rows.shape[0])
-    diagonal = own + own_columns(A).start
-    i = np.repeat(own, np.diff(rows.indptr))
-    sizes = np.where(rows.indices == diagonal[i], 0, abs(rows.data))
-    weak = (sizes > 0) & (sizes < threshold * largest_of_rows(rows, sizes)[i])
-    if not A.comm.allreduce(np.array(int(weak.any())), "max"):
-        return A
-    removed = sparse.csr_array((np.where(weak, rows.data, 0), rows.indices, rows.indptr), shape=rows.shape)
-    sums = sparse.csr_array((removed.sum(axis=1), (own, diagonal)), shape=rows.shape)
-    kept = sparse.csr_array(rows - removed + sums)
-    kept.eliminate_zeros()
-    return CSRMatrix(renumbered(kept, columns, A.shape[1]), A.columns, comm=A.comm)
-
-
-def _tentative(
-    A: CSRMatrix, labels: np.ndarray, counts: list[int], vectors: np.ndarray, block: int
-) -> tuple[CSRMatrix, np.ndarray]:
-    """Return the prolongation whose columns are the vectors on the aggregates, made orthonormal. Collective.
-
-    Also returns this rank's rows of the coarse vectors: the factors that give back the vectors.
-    """
-    from scipy import sparse
-
-    comm, width = A.comm, vectors.shape[1]
-    aggregates = Layout.split(sum(counts), comm.size, sizes=counts)
-    coarse = _on_fewer_ranks(counts, width)
-    nodes = np.flatnonzero(labels >= 0)
-    shape = vectors.shape[0], coarse.size
-    if block == width == 1:  # the vector itself is as good
-        rows = sparse.csr_array((vectors[nodes, 0], (nodes, labels[nodes])), shape=shape)
-        return CSRMatrix(rows, coarse, comm=comm), np.ones((coarse.local_size(comm.rank), 1), vectors.dtype)
-    # An aggregate's owner receives its rows, and returns the orthonormal ones.
-    ranks, places = owners(aggregates, comm.rank, labels[nodes])
-    first = A.rows.offset(comm.rank)[0] // block
-    addresses = np.stack([places, first + nodes, np.full(len(nodes), comm.rank)], axis=1)
-    members, parts = sent_to(comm, ranks, addresses, vectors.reshape(-1, block, width)[nodes])
-    factors = _orthonormalised(members, parts, counts[comm.rank])
-    numbers, values = sent_to(comm, members[:, 2], members[:, 1], parts)
-    rows = numbers - first
-    i = rows[:, None, None] * block + np.arange(block)[:, None]
-    j = labels[rows][:, None, None] * width + np.arange(width)
-    positions = tuple(np.broadcast_to(index, values.shape).ravel() for index in (i, j))
-    prolongation = sparse.csr_array((values.ravel(), positions), shape=shape)
-    prolongation.eliminate_zeros()
-    targets, _ = owners(coarse, comm.rank, aggregates.offset(comm.rank)[0] * width + np.arange(factors.shape[0]))
-    (coarse_vectors,) = sent_to(comm, targets, factors)
-    return CSRMatrix(prolongation, coarse, comm=comm), coarse_vectors
-
-
-def _orthonormalised(members: np.ndarray, parts: np.ndarray, count: int) -> np.ndarray:
-    """Make the rows of each of `count` aggregates orthonormal, in place; return the triangular factors, stacked.
-
-    `members` has the aggregate and the global number of each node, `parts` the rows of its unknowns. If an aggregate
-    has fewer unknowns than there are vectors, its last columns are 0.
-    """
-    block, width = parts.shape[1:]
-    order = np.lexsort((members[:, 1], members[:, 0]))
-    sizes = np.bincount(members[:, 0], minlength=count)
-    starts = np.cumsum(sizes) - sizes
-    factors = np.zeros((count, width, width), parts.dtype)
-    for size in np.unique(sizes):
-        chosen = np.flatnonzero(sizes == size)
-        rows = order[starts[chosen][:, None] + np.arange(size)]
-        q, r = np.linalg.qr(parts[rows].reshape(len(chosen), size * block, width))
-        columns = np.zeros((len(chosen), size * block, width), parts.dtype)
-        columns[..., : q.shape[-1]] = q
-        factors[chosen, : r.shape[-2]] = r
-        parts[rows] = columns.reshape(len(chosen), size, block, width)
-    return factors.reshape(-1, width)
-
-
-def _on_fewer_ranks(counts: list[int], width: int) -> Layout:
-    """Return the layout of the coarse vectors: on the ranks of the aggregates, or evenly on fewer ranks."""
-    ranks = len(counts)
-    used = max(1, min(ranks, sum(counts) * width // _ROWS_OF_A_RANK))
-    if used < ranks:
-        counts = [*Layout.split(sum(counts), used).sizes[0], *[0] * (ranks - used)]
-    sizes = [number * width for number in counts]
-    return Layout.split(sum(sizes), ranks, sizes=sizes)
-
-
-def _smoothed(A: CSRMatrix, tentative: CSRMatrix, largest: float) -> CSRMatrix:
-    """Return the prolongation after a step of Jacobi's iteration. Collective."""
-    from scipy import sparse
-
-    image, image_columns = merged_rows(multiplied(A, tentative))
-    rows, columns = merged_rows(tentative)
-    scale = (_OVER_SMOOTHED / largest / A.blocks[0].diagonal()).astype(A.dtype)
-    together = np.union1d(image_columns, columns)
-    image = renumbered(sparse.csr_array(sparse.diags_array(scale) @ image), *_positions(together, image_columns))
-    smoothed = sparse.csr_array(renumbered(rows, *_positions(together, columns)) - image)
-    smoothed.eliminate_zeros()
-    return CSRMatrix(renumbered(smoothed, together, tentative.shape[1]), tentative.columns, comm=A.comm)
-
-
-def _positions(together: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the positions of columns in a sorted list of columns, and its length."""
-    return np.searchsorted(together, columns), len(together)
+def _bounds(largest: float) -> tuple[float, float]:
+    """Return the bounds of a smoother from the largest eigenvalue of the matrix divided by its diagonal."""
+    return _SAFETY * largest / _RATIO, _SAFETY * largest
 
 
 def _with_unit_diagonal(A: CSRMatrix) -> CSRMatrix:
@@ -342,27 +292,4 @@ def _with_unit_diagonal(A: CSRMatrix) -> CSRMatrix:
     rows, columns = merged_rows(A)
     places = missing, missing + own_columns(A).start
     units = sparse.csr_array((np.ones(len(missing), A.dtype), places), shape=rows.shape)
-    return CSRMatrix(renumbered(sparse.csr_array(rows + units), columns, A.shape[1]), A.columns, comm=A.comm)
-
-
-class _Inverse(LinearOperator):
-    """The pseudo-inverse of a small matrix. Collective: every rank has the entire matrix."""
-
-    def __init__(self, A: CSRMatrix) -> None:
-        super().__init__(A.rows, A.rows, A.dtype, A.comm)
-        rows, columns = merged_rows(A)
-        local = np.zeros((rows.shape[0], A.shape[1]), A.dtype)
-        local[:, columns] = rows.toarray()
-        matrix = np.asarray(A.comm.allgatherv(local.reshape(-1))).reshape(A.shape)
-        with collective_errors(A.comm):
-            inverse = np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(A.dtype).eps, hermitian=True)
-        (own,) = A.rows.slices(A.comm.rank)
-        self._factors = inverse[own], np.eye(len(matrix), dtype=A.dtype)[own]
-        self._products: dict[Engine, LinearOperator] = {}
-
-    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
-        if x.engine not in self._products:  # matrices on the device can be recorded in a CUDA graph
-            convert = x.engine.from_host if x.engine.mutable else np.asarray
-            rows, units = (VStack([convert(factor)], self.comm) for factor in self._factors)
-            self._products[x.engine] = rows @ units.H
-        return self._products[x.engine]._forward(x, out)
+    return CSRMatrix._from_rows(sparse.csr_array(rows + units), columns, A.rows, A.columns, A.comm)

@@ -16,13 +16,15 @@ __all__ = ["PIECE", "axpby", "combine", "compiled", "dots", "products", "update_
 PIECE = 1 << 15
 
 
-def compiled(function: Callable, *, reordered: bool = False) -> Callable:
+def compiled(function: Callable, *, reordered: bool = False, inline: bool = False) -> Callable:
     """Compile a function at its first call, and cache the result on disk if Numba has a writable folder.
 
-    With `reordered`, sums may be computed in another order. Other results must be bitwise equal in all variants of a
-    loop, which the program chooses by the addresses of the arrays.
+    With `inline`, functions that call it contain its statements. With `reordered`, sums may be computed in another
+    order. Other results must be bitwise equal in all variants of a loop, which the program chooses by the addresses of
+    the arrays.
     """
     options = {
+        "inline": "always" if inline else "never",
         "nogil": True,
         "error_model": "numpy",
         "fastmath": {"contract", "nsz", "reassoc"} if reordered else False,

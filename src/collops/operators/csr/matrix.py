@@ -106,17 +106,47 @@ class CSRMatrix(OnTransport, LinearOperator):
         if columns is None:
             square = sum(sizes) == matrix.shape[1]
             columns = rows if square else Layout.split(matrix.shape[1], comm.size)
-        self.rows, self.columns = rows, columns
-        super().__init__(columns, rows, np.result_type(*(kind for _, _, kind in known)), comm)
-        matrix = matrix.astype(self.dtype, copy=False)
-        self.nnz = int(matrix.nnz)
+        matrix = matrix.astype(np.result_type(*(kind for _, _, kind in known)), copy=False)
         first = columns.offset(comm.rank)[0]
-        self._local, self._remote, self.ghosts = _split(matrix, first, first + columns.local_size(comm.rank))
+        blocks = _split(matrix, first, first + columns.local_size(comm.rank))
+        self._set_blocks(rows, columns, comm, blocks, transport)
+
+    def _set_blocks(
+        self,
+        rows: Layout,
+        columns: Layout,
+        comm: Communicator,
+        blocks: tuple[SparseArray, SparseArray, np.ndarray],
+        transport: str | type[Exchange] = "auto",
+    ) -> None:
+        """Initialise the operator from the local block, the remote block and its global columns. Collective."""
+        self.rows, self.columns = rows, columns
+        self._local, self._remote, self.ghosts = blocks
+        super().__init__(columns, rows, self._local.dtype, comm)
+        self.nnz = int(self._local.nnz + self._remote.nnz)
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
         self._buffers = Buffers()
 
     # Constructors
+
+    @classmethod
+    def _from_rows(
+        cls, matrix: SparseArray, numbers: np.ndarray, rows: Layout, columns: Layout, comm: Communicator
+    ) -> CSRMatrix:
+        """Return the matrix whose columns have the global, sorted `numbers`, if possible without a copy. Collective."""
+        from scipy import sparse
+
+        first, count = columns.offset(comm.rank)[0], columns.local_size(comm.rank)
+        if len(numbers) == count and (not count or (numbers[0] == first and numbers[-1] == first + count - 1)):
+            blocks = matrix, sparse.csr_array((matrix.shape[0], 0), dtype=matrix.dtype), numbers[:0].astype(np.int64)
+        else:
+            shape = matrix.shape[0], columns.size
+            matrix = sparse.csr_array((matrix.data, numbers[matrix.indices], matrix.indptr), shape=shape)
+            blocks = _split(matrix, first, first + count)
+        self = cls.__new__(cls)
+        self._set_blocks(rows, columns, comm, blocks)
+        return self
 
     @classmethod
     def from_global(cls, matrix: SparseArray, *, comm: Communicator | None = None, **options: Any) -> CSRMatrix:

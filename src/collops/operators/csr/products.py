@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from collops.array import kernels
 from collops.backend import SparseArray
+from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.exchange.forest import StarForest
+from collops.exchange.indices import sent_to
 from collops.operators.csr.matrix import CSRMatrix
+from collops.operators.csr.pieces import in_pieces
+
+
+class Rows(NamedTuple):
+    """Rows of this rank with some of the columns of a matrix, and the global numbers of these columns, sorted."""
+
+    matrix: SparseArray
+    numbers: np.ndarray
 
 
 def transposed(A: CSRMatrix, *, conjugate: bool = False) -> CSRMatrix:
@@ -35,13 +48,8 @@ def transposed(A: CSRMatrix, *, conjugate: bool = False) -> CSRMatrix:
     array([3., 2.])
     """
     _check(A)
-    rows, columns = merged_rows(A)
-    entries = rows.tocoo()
-    i, j = entries.coords
-    values = entries.data.conj() if conjugate else entries.data
-    first = A.rows.offset(A.comm.rank)[0]
-    shape = A.shape[1], A.shape[0]
-    return CSRMatrix.from_coo(columns[j], first + i, values, shape, rows=A.columns, columns=A.rows, comm=A.comm)
+    rows, numbers = transposed_rows(A, merged_rows(A), conjugate)
+    return CSRMatrix._from_rows(rows, numbers, A.columns, A.rows, A.comm)
 
 
 def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
@@ -77,8 +85,6 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
     >>> (multiplied(A, A) @ collops.ones(2)).gather()
     array([6., 6.])
     """
-    from scipy import sparse
-
     _check(A)
     _check(B)
     if A.columns is not B.rows:
@@ -86,26 +92,62 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
             f"the product needs the columns of the first matrix split as the rows of the second, not {A.columns} and "
             f"{B.rows}"
         )
-    factor, _ = merged_rows(A)
-    own, numbers = merged_rows(B)
-    lengths, columns, values = _rows_of_ghosts(A, own, numbers)
-    # Global columns are numbered consecutively, since SciPy needs memory for each column.
-    together = np.union1d(numbers, columns)
-    own = renumbered(own, np.searchsorted(together, numbers), len(together))
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    shape = len(lengths), len(together)
-    fetched = sparse.csr_array((values, np.searchsorted(together, columns), starts), shape=shape)
-    before = own_columns(A).start
-    fetched_rows = sparse.vstack([fetched[:before], own, fetched[before:]], format="csr")
-    product = sparse.csr_array(factor @ fetched_rows)
-    product.sort_indices()
-    return CSRMatrix(renumbered(product, together, B.shape[1]), B.columns, comm=A.comm)
+    product, numbers = product_rows(A.forest, merged_rows(A), own_columns(A), merged_rows(B))
+    return CSRMatrix._from_rows(product, numbers, A.rows, B.columns, A.comm)
+
+
+def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
+    """Return this rank's rows of a product, with sorted columns. Collective.
+
+    The columns `own` of `left` are the rows of `right`; `forest` goes from them to the other columns of `left`.
+    """
+    from scipy import sparse
+
+    rows, numbers = right
+    if forest.comm.size > 1:
+        lengths, columns, values = _rows_of_ghosts(forest, rows, numbers)
+        # Global columns are numbered consecutively, since products need memory for each column.
+        together = np.union1d(numbers, columns)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        shape = len(lengths), len(together)
+        fetched = sparse.csr_array((values, np.searchsorted(together, columns), starts), shape=shape)
+        rows = renumbered(rows, np.searchsorted(together, numbers), len(together))
+        rows = sparse.vstack([fetched[: own.start], rows, fetched[own.start :]], format="csr")
+        numbers = together
+    return Rows(_product(forest.comm, left.matrix, rows), numbers)
+
+
+def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
+    """Return this rank's rows of the transpose of `A`, whose rows are `rows`, with sorted columns. Collective."""
+    from scipy import sparse
+
+    comm, own = A.comm, own_columns(A)
+    matrix = rows.matrix.conj() if conjugate else rows.matrix
+    columns = sparse.csr_array(matrix.T)  # compressed rows, with sorted columns
+    first = A.rows.offset(comm.rank)[0]
+    numbers = first + np.arange(A.rows.local_size(comm.rank))
+    if comm.size == 1:
+        return Rows(columns, numbers)
+    inner = columns[own]
+    entries = sparse.vstack([columns[: own.start], columns[own.stop :]]).tocoo()
+    i, j = entries.coords
+    ghosts = A.forest
+    targets = np.stack([ghosts.remote_indices[i], first + j], axis=1)
+    places, values = sent_to(comm, ghosts.remote_ranks[i], targets, entries.data)
+    together, j = np.unique(places[:, 1], return_inverse=True)
+    arrived = sparse.csr_array((values, (places[:, 0], j.reshape(-1))), shape=(inner.shape[0], len(together)))
+    arrived.sort_indices()
+    before = int(np.searchsorted(together, first))
+    merged = _merged(comm, inner, arrived, before)
+    return Rows(merged, np.concatenate([together[:before], numbers, together[before:]]))
 
 
 def renumbered(rows: SparseArray, numbers: np.ndarray, count: int) -> SparseArray:
-    """Return the rows with other numbers for their columns, and `count` columns."""
+    """Return the rows with other numbers for their columns, and `count` columns; the numbers are sorted."""
     from scipy import sparse
 
+    if len(numbers) == count:  # all of them
+        return rows
     return sparse.csr_array((rows.data, numbers[rows.indices], rows.indptr), shape=(rows.shape[0], count))
 
 
@@ -115,26 +157,95 @@ def own_columns(A: CSRMatrix) -> slice:
     return slice(first, first + A.columns.local_size(A.comm.rank))
 
 
-def merged_rows(A: CSRMatrix) -> tuple[SparseArray, np.ndarray]:
+def merged_rows(A: CSRMatrix) -> Rows:
     """Return this rank's rows, with the columns that have entries or are its own, and their global numbers, sorted."""
-    from scipy import sparse
-
     local, remote = A.blocks
     before, first = own_columns(A).start, A.columns.offset(A.comm.rank)[0]
-    rows = sparse.csr_array(sparse.hstack([remote[:, :before], local, remote[:, before:]], format="csr"))
-    rows.sort_indices()
     own = np.arange(first, first + local.shape[1])
-    return rows, np.concatenate([A.ghosts[:before], own, A.ghosts[before:]])
+    rows = _merged(A.comm, local, remote, before)
+    return Rows(rows, np.concatenate([A.ghosts[:before], own, A.ghosts[before:]]))
 
 
-def _rows_of_ghosts(A: CSRMatrix, own: SparseArray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the lengths, the global columns and the values of the rows whose numbers are the ghosts of `A`."""
-    forest = A.forest
+def _merged(comm: Communicator, inner: SparseArray, outer: SparseArray, before: int) -> SparseArray:
+    """Return the columns of `inner`, with `before` columns of `outer` before them and the others after them, sorted."""
+    from scipy import sparse
+
+    if not outer.shape[1] and inner.has_sorted_indices:
+        return inner
+    if not (suits_loops(inner) and inner.has_sorted_indices and outer.has_sorted_indices):
+        rows = sparse.csr_array(sparse.hstack([outer[:, :before], inner, outer[:, before:]], format="csr"))
+        rows.sort_indices()
+        return rows
+    from collops.operators.csr.numba_products import merge_rows
+
+    starts = inner.indptr + outer.indptr
+    kind = inner.indices.dtype
+    columns, values = np.empty(starts[-1], kind), np.empty(starts[-1], inner.dtype)
+    blocks = (*unsigned(inner), *unsigned(outer))
+    sizes = (np.uint64(before), np.uint64(inner.shape[1]))
+    targets = starts.view(f"u{starts.itemsize}"), columns.view(f"u{kind.itemsize}"), values
+    in_pieces(comm, starts, lambda first, end: merge_rows(first, end, *sizes, *blocks, *targets))
+    rows = sparse.csr_array((values, columns, starts), shape=(inner.shape[0], inner.shape[1] + outer.shape[1]))
+    rows.has_sorted_indices = True
+    return rows
+
+
+def _product(comm: Communicator, A: SparseArray, B: SparseArray) -> SparseArray:
+    """Return the product of two matrices of this rank, with sorted columns and without zeros."""
+    from scipy import sparse
+
+    if not suits_loops(A):
+        product = sparse.csr_array(A @ B)
+        product.sort_indices()
+        return product
+    from collops.operators.csr import numba_products as loops
+
+    lengths = np.empty(A.shape[0], np.int64)
+    zero = np.zeros((), np.result_type(A.dtype, B.dtype))
+    arguments = *unsigned(A), *unsigned(B), np.uint64(B.shape[1]), zero, lengths
+    parts = in_pieces(comm, A.indptr, lambda first, end: loops.product_rows(first, end, *arguments))
+    product = from_pieces(parts, lengths, (A.shape[0], B.shape[1]))
+    product.eliminate_zeros()  # as SciPy's products
+    return product
+
+
+def from_pieces(parts: list[tuple[np.ndarray, np.ndarray]], lengths: np.ndarray, shape: tuple[int, int]) -> SparseArray:
+    """Return the matrix whose rows have these lengths, from the sorted columns and the values of consecutive rows."""
+    from scipy import sparse
+
+    columns, values = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+    starts = np.zeros(len(lengths) + 1, _index_dtype(max(len(columns), shape[1])))
+    np.cumsum(lengths, out=starts[1:])
+    matrix = sparse.csr_array((values, columns.view(f"i{columns.itemsize}"), starts), shape=shape)
+    matrix.has_sorted_indices = True
+    return matrix
+
+
+def _index_dtype(largest: int) -> np.dtype:
+    return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+
+
+def suits_loops(matrix: SparseArray) -> bool:
+    """Return whether Numba is installed and the matrix is so large that its loops save time."""
+    return matrix.nnz >= kernels.LONG and kernels.loops() is not None
+
+
+def unsigned(matrix: SparseArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the arrays of compressed rows as Numba's loops take them, in the smallest type of indices that fits."""
+    kind = _index_dtype(max(matrix.nnz, matrix.shape[1]))
+    starts, columns = (indices.astype(kind, copy=False) for indices in (matrix.indptr, matrix.indices))
+    return starts.view(f"u{starts.itemsize}"), columns.view(f"u{columns.itemsize}"), matrix.data
+
+
+def _rows_of_ghosts(
+    forest: StarForest, own: SparseArray, columns: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the lengths, the global columns and the values of the rows of other ranks that are leaves of `forest`."""
     bounds = forest.bcast(np.stack([own.indptr[:-1], own.indptr[1:]], axis=1).astype(np.int64))
     lengths = bounds[:, 1] - bounds[:, 0]
     ends = np.cumsum(lengths)
     entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(bounds[:, 0] - (ends - lengths), lengths)
-    with StarForest(A.comm, own.nnz, None, np.repeat(forest.remote_ranks, lengths), entries) as rows:
+    with StarForest(forest.comm, own.nnz, None, np.repeat(forest.remote_ranks, lengths), entries) as rows:
         return lengths, rows.bcast(columns[own.indices]), rows.bcast(own.data)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ from numpy.typing import DTypeLike
 from collops.array import Array, Layout
 from collops.array.redistribute import Move
 from collops.backend import LocalArray
-from collops.comm.cores import available_cores
+from collops.comm.cores import threads_of_rank
 from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
     from collops.exchange import Box
 
-__all__ = ["Fourier", "threads_of_rank"]
+__all__ = ["Fourier"]
 
 _Apply: TypeAlias = Callable[[LocalArray, LocalArray, Workspace], LocalArray]
 RangeLayout: TypeAlias = Layout | Literal["domain"] | None
@@ -271,11 +270,3 @@ def _program(applies: Sequence[_Apply], steps: Sequence[_Step], between: Sequenc
         _Instruction(apply, slot, *after)
         for apply, slot, after in zip(applies, reversed(slots), between[1:], strict=True)
     ]
-
-
-def threads_of_rank(comm: Communicator) -> int:
-    """Return OMP_NUM_THREADS if it is set, else this rank's share of the cores. No messages."""
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    if limit.isdigit() and int(limit) > 0:
-        return int(limit)
-    return max(1, len(available_cores()) // comm.local_size)

@@ -18,10 +18,10 @@ from collops.backend import Engine, LocalArray, engine_of, is_traced
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.comm.arguments import communicator_or_world
+from collops.comm.cores import threads_of_rank
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.base import Direction, LinearOperator
 from collops.operators.fourier.engines import Workspace
-from collops.operators.fourier.operator import threads_of_rank
 from collops.operators.fourier.transform import AxisTransform, matrix_is_faster
 from collops.operators.memory import Buffers, check_holds, filled, store
 from collops.operators.toeplitz import forms_for

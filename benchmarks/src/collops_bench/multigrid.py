@@ -1,0 +1,199 @@
+"""Algebraic multigrid: set-up and solution of Poisson's equation on a cube, against PyAMG and PETSc.
+
+A program sets up its multigrid and solves by CG until the residual is 1e-8 of the right-hand side, which is random. The
+clock ``wall`` is the time of both, from a barrier to a barrier; the figures ``set-up`` and ``solution`` are its two
+parts in seconds (medians), ``iterations`` the iterations of CG, and ``operator complexity`` the stored entries of all
+levels over those of the finest. ``collops, single`` smooths with entries in single precision.
+
+PyAMG's smoothed aggregation is serial: with several ranks, rank 0 solves the entire problem while the others wait.
+PETSc's two methods (GAMG, and BoomerAMG of hypre) have their default options. They run on as many ranks in Debian's
+Python, ``/usr/bin/python3`` or the one that the environment variable ``PETSC_PYTHON`` names, since Debian's petsc4py
+needs another NumPy than collops; ``PETSC_DIR`` tells it where PETSc is. Programs take turns.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collops.apps.stages import local_stage
+from collops.array import DistributedArray
+from collops.errors import CollopsError
+from collops.operators import CSRMatrix
+from collops.preconditioners import multigrid
+from collops.solvers import cg
+from collops_bench.peers import why_missing
+from collops_bench.petsc_multigrid import right_side, stencil_rows
+from collops_bench.record import Measurement, check
+from collops_bench.registry import Context
+from collops_bench.shared import environment_without_launcher
+from collops_bench.timing import Spread, Timing, synchronize
+
+__all__ = ["measure"]
+
+OURS, SINGLE, PYAMG = "collops", "collops, single", "PyAMG"
+PETSC = {"gamg": "PETSc, GAMG", "hypre": "PETSc, BoomerAMG"}
+_RTOL = 1e-8
+_TIMEOUT = 600.0  # seconds of PETSc's process
+_SCRIPT = Path(__file__).with_name("petsc_multigrid.py")
+
+Sample = dict[str, float]
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each matrix."""
+    sides = (16,) if context.options.quick else (47, 100)
+    pyamg, petsc = why_missing(context, _why_no_pyamg), why_missing(context, lambda: _why_no_petsc(context.comm.size))
+    version = None if petsc else _on_first_rank(context, lambda: _run_petsc(1)["version"])
+    for points in (27, 7):
+        for side in sides:
+            yield _measure(context, points, side, pyamg, petsc, version)
+
+
+def _measure(
+    context: Context, points: int, side: int, pyamg: str | None, petsc: str | None, version: str | None
+) -> Measurement:
+    comm = context.comm
+    first, end = (side**3 * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+    A = CSRMatrix(stencil_rows(points, side, first, end), comm=comm)
+    y = DistributedArray(A.range, comm, context.engine.from_host(right_side(side, first, end)))
+    turns: list[Callable[[], dict[str, Sample]]] = [
+        lambda: {OURS: _ours(context, A, y)},
+        lambda: {SINGLE: _ours(context, A, y, single_precision=True)},
+    ]
+    missing = {PYAMG: pyamg} if pyamg else {}
+    if pyamg is None:
+        turns.append(lambda: {PYAMG: _on_first_rank(context, lambda: _pyamg(points, side))})
+    if petsc is None:
+        turns.append(lambda: _on_first_rank(context, lambda: _petsc(points, side, comm.size)))
+    else:
+        missing |= dict.fromkeys(PETSC.values(), petsc)
+    samples: dict[str, list[Sample]] = {}
+    for number in range(2 if context.options.quick else 6):  # the first turns compile
+        for turn in turns:
+            for name, sample in turn().items():
+                samples.setdefault(name, [])
+                samples[name] += [sample] if number else []
+    checks = [
+        check(comm, f"residual of {name}", max(sample.pop("residual") for sample in rounds), 1.1 * _RTOL)
+        for name, rounds in samples.items()
+    ]
+    timings = {
+        name: Timing(1, {"wall": Spread.from_samples([each["set-up"] + each["solution"] for each in rounds])})
+        for name, rounds in samples.items()
+    }
+    figures = {
+        name: {figure: statistics.median(each[figure] for each in rounds) for figure in rounds[0]}
+        for name, rounds in samples.items()
+    }
+    return Measurement(
+        f"Poisson's equation, {points} points",
+        {"rows": side**3, "entries": int(comm.allreduce(np.array(A.nnz))), "PETSc": version},
+        timings,
+        missing,
+        ours=OURS,
+        peer=PETSC["gamg"],
+        checks=checks,
+        figures=figures,
+        headline=f"Multigrid and CG, Poisson's equation of {points} points, {side**3:,} rows" if side == 100 else None,
+    )
+
+
+def _ours(context: Context, A: CSRMatrix, y: DistributedArray, **options: Any) -> Sample:
+    comm = context.comm
+    clocks = []
+    M: Any = None
+    result: Any = None
+
+    def tick() -> None:
+        synchronize(context.engine)
+        comm.barrier()
+        clocks.append(time.perf_counter())
+
+    tick()
+    M = multigrid(A, **options)
+    tick()
+    result = cg(A, y, niter=200, rtol=_RTOL, M=M, progress=False, verify=False)
+    tick()
+    residual = float((y - A @ result.x).norm()) / float(y.norm())
+    return {
+        "set-up": clocks[1] - clocks[0],
+        "solution": clocks[2] - clocks[1],
+        "iterations": float(result.iterations),
+        "operator complexity": M.operator_complexity,
+        "residual": residual,
+    }
+
+
+def _pyamg(points: int, side: int) -> Sample:
+    import pyamg
+    from scipy import sparse
+
+    A, b = sparse.csr_matrix(stencil_rows(points, side, 0, side**3)), right_side(side, 0, side**3)
+    residuals: list[float] = []
+    begin = time.perf_counter()
+    hierarchy = pyamg.smoothed_aggregation_solver(A)
+    between = time.perf_counter()
+    x = hierarchy.solve(b, tol=_RTOL, maxiter=200, accel="cg", residuals=residuals)
+    end = time.perf_counter()
+    return {
+        "set-up": between - begin,
+        "solution": end - between,
+        "iterations": float(len(residuals) - 1),
+        "operator complexity": float(hierarchy.operator_complexity()),
+        "residual": float(np.linalg.norm(b - A @ x) / np.linalg.norm(b)),
+    }
+
+
+def _petsc(points: int, side: int, ranks: int) -> dict[str, Sample]:
+    found = _run_petsc(ranks, str(points), str(side), *PETSC)
+    return {name: found[kind] for kind, name in PETSC.items()}
+
+
+def _on_first_rank(context: Context, run: Callable[[], Any]) -> Any:
+    """Return the result of a function that rank 0 calls, on all ranks. Collective."""
+    result = None
+    with local_stage(context.comm):
+        result = run() if context.comm.rank == 0 else None
+    return context.comm.allgather_metadata(result)[0]
+
+
+def _why_no_pyamg() -> str | None:
+    return None if importlib.util.find_spec("pyamg") else "pyamg is not installed"
+
+
+def _why_no_petsc(ranks: int) -> str | None:
+    try:
+        _run_petsc(min(ranks, 1))
+    except (CollopsError, OSError) as problem:
+        return f"Debian's petsc4py does not load: {problem}"
+    return None if ranks == 1 or shutil.which("mpiexec.openmpi") else "mpiexec.openmpi is not installed"
+
+
+def _run_petsc(ranks: int, *arguments: str) -> dict[str, Any]:
+    """Run PETSc's process, and return what it has printed."""
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    environment = {name: value for name, value in environment_without_launcher().items() if name != "PYTHONPATH"}
+    launcher = ["mpiexec.openmpi", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []
+    done = subprocess.run(
+        [*launcher, os.environ.get("PETSC_PYTHON", "/usr/bin/python3"), str(_SCRIPT), *arguments],
+        env=environment | as_root,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        check=False,
+    )
+    if done.returncode:
+        raise CollopsError(f"PETSc's process ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+    return json.loads(done.stdout.splitlines()[-1])
