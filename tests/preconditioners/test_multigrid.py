@@ -108,7 +108,7 @@ def split(matrix, comm, block=1) -> CSRMatrix:
 PROBLEMS = {
     "line": (lambda: line(2000), 11, 1.4),
     "plane": (lambda: plane(40), 9, 1.4),
-    "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.5),
+    "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.49),
     "cube": (lambda: poisson(12), 8, 1.4),
     "complex cube": (lambda: poisson(12, dtype="c16"), 10, 1.4),
     "cube of 27 points": (lambda: cube_of_27_points(12), 7, 1.1),
@@ -138,7 +138,7 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
     assert result.status is Status.CONVERGED and result.iterations <= most
     residual = matrix @ result.x.gather() - right
     assert np.linalg.norm(residual) <= 1.1e-8 * np.linalg.norm(right)
-    assert M.operator_complexity <= complexity and len(M.rows) > 1
+    assert M.operator_complexity <= complexity < 1.5 and len(M.rows) > 1
     of_one_rank, result_of_one_rank = solved(alone())
     assert (M.rows, M.entries) == (of_one_rank.rows, of_one_rank.entries)
     assert result.iterations == result_of_one_rank.iterations
@@ -216,6 +216,20 @@ def test_aggregates_with_fewer_unknowns_than_vectors(comm):
     assert M.rows[1] > 600
     result = cg(A, collops.random(A.range, seed=1, comm=comm), niter=60, rtol=1e-8, M=M)
     assert result.status is Status.CONVERGED and result.iterations <= 15
+
+
+def test_normal_equations_of_a_tomography(comm):
+    """Rays connect distant cells, which aggregates of neighbours ignore: regularisation makes multigrid useful."""
+    n, rays = 30, 100
+    ends, along = np.random.default_rng(0).random((2, rays, 1)), np.linspace(0, 1, 4 * n)
+    depths = ends[0] * (1 - along) + ends[1] * along
+    cells = np.minimum((depths * n).astype(int), n - 1) * n + np.minimum((along * n).astype(int), n - 1)
+    lengths = sp.csr_array((np.full(cells.size, 0.25), (np.repeat(np.arange(rays), 4 * n), cells.ravel())))
+    A = split(sp.csr_array(lengths.T @ lengths + 10 * plane(n)), comm)
+    y = collops.random(A.range, seed=1, comm=comm)
+    with_multigrid, with_jacobi = (cg(A, y, niter=200, rtol=1e-8, M=each) for each in (multigrid(A), jacobi(A)))
+    assert with_multigrid.status is Status.CONVERGED
+    assert with_multigrid.iterations <= 22 and 3 * with_multigrid.iterations < with_jacobi.iterations
 
 
 def test_singular_systems(comm):
