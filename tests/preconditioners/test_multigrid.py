@@ -132,7 +132,7 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
         A = split(matrix, comm)
         M = multigrid(A)
         assert M.dottest()
-        return M, cg(A, collops.from_global(right, A.range, comm=comm), niter=60, rtol=1e-8, M=M)
+        return M, cg(A, collops.from_global(right, A.rows, comm=comm), niter=60, rtol=1e-8, M=M)
 
     M, result = solved(comm)
     assert result.status is Status.CONVERGED and result.iterations <= most
@@ -180,6 +180,20 @@ def test_integers_and_single_precision(comm, dtype):
     assert M.dtype == np.dtype("f8" if dtype == "i4" else dtype)
     x = collops.random(A.rows, seed=1, comm=comm)
     np.testing.assert_allclose((M @ x).gather(), (multigrid(A) @ x).gather(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_data_of_other_types(comm, request, compiled):
+    if compiled:
+        request.getfixturevalue("loops")
+    A = split(plane(30), comm)
+    M = multigrid(A)
+    x, y = (collops.random(A.rows, seed=seed, comm=comm) for seed in (1, 2))
+    images = [(M @ each).gather() for each in (x, y)]
+    np.testing.assert_allclose((M @ (x + 1j * y)).gather(), images[0] + 1j * images[1], rtol=1e-11, atol=1e-11)
+    single = M @ x.astype("f4")
+    assert single.dtype == np.float64
+    np.testing.assert_allclose(single.gather(), images[0], rtol=1e-5, atol=1e-5)
 
 
 def test_iterations_do_not_grow_with_the_size(comm):
@@ -240,7 +254,7 @@ def test_singular_systems(comm):
     matrix = sp.csr_array(sp.kron(side, one) + sp.kron(one, side))
     expected = np.random.default_rng(0).standard_normal(900)
     A = split(matrix, comm)
-    result = cg(A, collops.from_global(matrix @ expected, A.range, comm=comm), niter=60, rtol=1e-10, M=multigrid(A))
+    result = cg(A, collops.from_global(matrix @ expected, A.rows, comm=comm), niter=60, rtol=1e-10, M=multigrid(A))
     assert result.status is Status.CONVERGED and result.iterations <= 14
     assert (multigrid(A) @ collops.ones(A.rows, comm=comm)).norm() < 100  # the null space is left out
     difference = result.x.gather() - expected
