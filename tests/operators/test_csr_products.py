@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from collops.array import Layout
+from collops.array import Layout, kernels
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import CSRMatrix
-from collops.operators.csr import multiplied, transposed
+from collops.operators.csr import multiplied, pieces, transposed
 
 
 def layout(count, comm, weights=(3, 0, 2, 5)) -> Layout:
@@ -35,8 +35,14 @@ def gathered(A: CSRMatrix) -> np.ndarray:
     return A.comm.allgatherv(rows.reshape(-1)).reshape(A.shape)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtypes", [("f8", "f8"), ("c16", "f4")])
-def test_products(comm, dtypes):
+def test_products(comm, monkeypatch, dtypes, compiled):
+    if compiled:  # small matrices too, in three threads
+        pytest.importorskip("numba")
+        monkeypatch.setattr(kernels, "LONG", 1)
+        monkeypatch.setattr(pieces, "_ENTRIES", 1)
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
     left, right = drawn(17, 13, dtypes[0], 1), drawn(13, 23, dtypes[1], 2)
     inner, columns = layout(13, comm), layout(23, comm, (1, 1, 0, 3))
     A = CSRMatrix.from_global(left, comm=comm, rows=layout(17, comm, (1, 4, 2, 0)), columns=inner)
@@ -57,6 +63,16 @@ def test_transposes(comm, conjugate):
     B = transposed(A, conjugate=conjugate)
     assert B.rows is A.columns and B.columns is A.rows
     np.testing.assert_array_equal(gathered(B), (matrix.conj() if conjugate else matrix).T.toarray())
+
+
+def test_long_rows(comm, monkeypatch):
+    """Rows with more entries than are sorted by insertion, and more than the first estimate of their number."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "LONG", 1)
+    left, right = drawn(20, 20, "f8", 6), sp.csr_array(np.random.default_rng(7).normal(size=(20, 130)))
+    product = multiplied(CSRMatrix.from_global(left, comm=comm), CSRMatrix.from_global(right, comm=comm))
+    assert product.blocks[0].has_sorted_indices
+    np.testing.assert_array_equal(gathered(product), (left @ right).toarray())
 
 
 def test_empty_matrices(comm):

@@ -108,7 +108,7 @@ def split(matrix, comm, block=1) -> CSRMatrix:
 PROBLEMS = {
     "line": (lambda: line(2000), 11, 1.4),
     "plane": (lambda: plane(40), 9, 1.4),
-    "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.5),
+    "anisotropic plane": (lambda: plane(40, 1e-3), 10, 1.49),
     "cube": (lambda: poisson(12), 8, 1.4),
     "complex cube": (lambda: poisson(12, dtype="c16"), 10, 1.4),
     "cube of 27 points": (lambda: cube_of_27_points(12), 7, 1.1),
@@ -132,13 +132,13 @@ def test_iterations_are_few_and_the_same_on_any_number_of_ranks(comm, name):
         A = split(matrix, comm)
         M = multigrid(A)
         assert M.dottest()
-        return M, cg(A, collops.from_global(right, A.range, comm=comm), niter=60, rtol=1e-8, M=M)
+        return M, cg(A, collops.from_global(right, A.rows, comm=comm), niter=60, rtol=1e-8, M=M)
 
     M, result = solved(comm)
     assert result.status is Status.CONVERGED and result.iterations <= most
     residual = matrix @ result.x.gather() - right
     assert np.linalg.norm(residual) <= 1.1e-8 * np.linalg.norm(right)
-    assert M.operator_complexity <= complexity and len(M.rows) > 1
+    assert M.operator_complexity <= complexity < 1.5 and len(M.rows) > 1
     of_one_rank, result_of_one_rank = solved(alone())
     assert (M.rows, M.entries) == (of_one_rank.rows, of_one_rank.entries)
     assert result.iterations == result_of_one_rank.iterations
@@ -182,6 +182,20 @@ def test_integers_and_single_precision(comm, dtype):
     np.testing.assert_allclose((M @ x).gather(), (multigrid(A) @ x).gather(), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_data_of_other_types(comm, request, compiled):
+    if compiled:
+        request.getfixturevalue("loops")
+    A = split(plane(30), comm)
+    M = multigrid(A)
+    x, y = (collops.random(A.rows, seed=seed, comm=comm) for seed in (1, 2))
+    images = [(M @ each).gather() for each in (x, y)]
+    np.testing.assert_allclose((M @ (x + 1j * y)).gather(), images[0] + 1j * images[1], rtol=1e-11, atol=1e-11)
+    single = M @ x.astype("f4")
+    assert single.dtype == np.float64
+    np.testing.assert_allclose(single.gather(), images[0], rtol=1e-5, atol=1e-5)
+
+
 def test_iterations_do_not_grow_with_the_size(comm):
     iterations = []
     for n in (11, 20):
@@ -218,6 +232,20 @@ def test_aggregates_with_fewer_unknowns_than_vectors(comm):
     assert result.status is Status.CONVERGED and result.iterations <= 15
 
 
+def test_normal_equations_of_a_tomography(comm):
+    """Rays connect distant cells, which aggregates of neighbours ignore: regularisation makes multigrid useful."""
+    n, rays = 30, 100
+    ends, along = np.random.default_rng(0).random((2, rays, 1)), np.linspace(0, 1, 4 * n)
+    depths = ends[0] * (1 - along) + ends[1] * along
+    cells = np.minimum((depths * n).astype(int), n - 1) * n + np.minimum((along * n).astype(int), n - 1)
+    lengths = sp.csr_array((np.full(cells.size, 0.25), (np.repeat(np.arange(rays), 4 * n), cells.ravel())))
+    A = split(sp.csr_array(lengths.T @ lengths + 10 * plane(n)), comm)
+    y = collops.random(A.range, seed=1, comm=comm)
+    with_multigrid, with_jacobi = (cg(A, y, niter=200, rtol=1e-8, M=each) for each in (multigrid(A), jacobi(A)))
+    assert with_multigrid.status is Status.CONVERGED
+    assert with_multigrid.iterations <= 22 and 3 * with_multigrid.iterations < with_jacobi.iterations
+
+
 def test_singular_systems(comm):
     """A box whose sides are insulated: the solution is known but for a constant."""
     side = line(30).tolil()
@@ -226,7 +254,7 @@ def test_singular_systems(comm):
     matrix = sp.csr_array(sp.kron(side, one) + sp.kron(one, side))
     expected = np.random.default_rng(0).standard_normal(900)
     A = split(matrix, comm)
-    result = cg(A, collops.from_global(matrix @ expected, A.range, comm=comm), niter=60, rtol=1e-10, M=multigrid(A))
+    result = cg(A, collops.from_global(matrix @ expected, A.rows, comm=comm), niter=60, rtol=1e-10, M=multigrid(A))
     assert result.status is Status.CONVERGED and result.iterations <= 14
     assert (multigrid(A) @ collops.ones(A.rows, comm=comm)).norm() < 100  # the null space is left out
     difference = result.x.gather() - expected

@@ -22,7 +22,7 @@ class DenseInverse(LinearOperator):
         local[:, columns] = rows.toarray()
         matrix = np.asarray(A.comm.allgatherv(local.reshape(-1))).reshape(A.shape)
         with collective_errors(A.comm):
-            inverse = np.linalg.pinv(matrix, rcond=len(matrix) * np.finfo(A.dtype).eps, hermitian=True)
+            inverse = _inverse(matrix)
         (own,) = A.rows.slices(A.comm.rank)
         self._factors = inverse[own], np.eye(len(matrix), dtype=A.dtype)[own]
         self._products: dict[Engine, LinearOperator] = {}
@@ -33,3 +33,17 @@ class DenseInverse(LinearOperator):
             rows, units = (VStack([convert(factor)], self.comm) for factor in self._factors)
             self._products[x.engine] = rows @ units.H
         return self._products[x.engine]._forward(x, out)
+
+
+def _inverse(matrix: np.ndarray) -> np.ndarray:
+    """Return the inverse by Cholesky factors, or the pseudo-inverse of a matrix that is singular or nearly so."""
+    from scipy.linalg import cho_solve
+
+    eps = np.finfo(matrix.dtype).eps
+    try:
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:  # not positive definite
+        factor = np.zeros_like(matrix)
+    if (abs(factor.diagonal()) ** 2 > eps**0.5 * abs(matrix.diagonal())).all():
+        return cho_solve((factor, True), np.eye(len(matrix), dtype=matrix.dtype))
+    return np.linalg.pinv(matrix, rcond=len(matrix) * eps, hermitian=True)

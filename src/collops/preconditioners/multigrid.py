@@ -25,7 +25,7 @@ from collops.preconditioners.smoother import Smoother
 from collops.preconditioners.spectrum import largest_eigenvalue, ritz_values
 from collops.solvers.problem import check_count, check_number
 
-_DENSE = 300  # maximum number of rows of a matrix that is inverted
+_DENSE = 600  # maximum number of rows of a matrix that is inverted
 _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches the largest eigenvalue from below
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW = 24, 400  # memory of the set-up, measured with 7 and 27 entries a row

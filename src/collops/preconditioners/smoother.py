@@ -45,7 +45,7 @@ class Smoother:
     def start(self, y: Array, out: Array | None) -> Array:
         """Return the iterate from zero, in `out` if the engine is mutable."""
         (_, length), *steps = self._steps
-        spare = self._buffers.get("spare", self.A.rows, y, self.A.dtype)
+        spare = self._buffers.get("spare", self.A.rows, y, np.result_type(self.A.dtype, y.dtype))
         first, second = (out, spare) if len(steps) % 2 == 0 else (spare, out)
         x = self.M._forward(y, first)
         return self._iterate(y, axpby(length, x, 0.0, x, out=first), second, steps)
