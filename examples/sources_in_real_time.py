@@ -1,4 +1,4 @@
-r"""
+"""
 Unknown sources in real time
 ============================
 

@@ -103,6 +103,9 @@ def test_other_layouts(comm, kind):
         A = window(nwin, nop, dimsd, "c16")
         theirs, ours = both(kind, A, "hanning", True, dimsd, nwin, nover, nop, comm, layout)
         assert ours.range is layout
+        windows, samples = ours.domain.slices(comm.rank)[0], layout.slices(comm.rank)[0]
+        starts = np.arange(ours.nwins[0]) * (numbers(nwin)[0] - numbers(nover)[0])
+        assert windows == slice(*np.searchsorted(starts, (samples.start, samples.stop)))
         check(theirs, ours, comm, "c16")
 
 
@@ -198,7 +201,7 @@ def test_no_message_along_an_axis_that_is_not_split(comm):
 @pytest.mark.usefixtures("jax_double")
 @pytest.mark.parametrize(("kind", "first"), [(Sliding2D, True), (Patch2D, False)])
 def test_jax(comm, kind, first):
-    """Forward, and the derivative by which JAX finds the adjoint; in the other case all windows are on one rank."""
+    """Forward, and derivatives, by which JAX finds the adjoint; in one case all windows are on one rank."""
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     dimsd, nwin, nover, nop = {**SLIDING, **PATCHES}[kind]
     A = window(nwin, nop, dimsd, "f8")
@@ -214,10 +217,10 @@ def test_jax(comm, kind, first):
 
     @jax.jit
     def everything(x, y):
-        result, transposed = jax.vjp(op.forward, x)
-        return result, transposed(y)[0]
+        (result, back), (image, forth) = jax.vjp(op.forward, x), jax.vjp(op.adjoint, y)
+        return result, back(y)[0], image, forth(x)[0]
 
-    for found, each in zip((*everything(x, y), op.adjoint(y)), (*expected, expected[1]), strict=True):
+    for found, each in zip(everything(x, y), (*expected, *expected[::-1]), strict=True):
         np.testing.assert_allclose(np.asarray(found.gather()), each, atol=1e-12)
 
 

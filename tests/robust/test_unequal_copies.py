@@ -93,6 +93,7 @@ UNEQUAL = {
     "Diagonal": lambda comm: collops.Diagonal(mine(comm), comm=comm),
     "Restriction": lambda comm: collops.Restriction(8, [0, 3 + comm.rank], comm=comm),
     "filters": lambda comm: collops.NonStationaryConvolve1D(8, mine(comm, 6).reshape(2, 3), [1, 5], comm=comm),
+    "scalings": lambda comm: collops.Sliding(np.eye(2), 8, 8, 2, 0, scalings=mine(comm, 4), comm=comm),
     "assigned, forward": lambda comm: operator(comm) @ assigned(comm),
     "assigned, adjoint": lambda comm: operator(comm).H.H.H @ (operator(comm) @ assigned(comm)),
     "assigned, norm": lambda comm: assigned(comm).norm(),

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from collops.array import Array, Layout
 from collops.array.dtypes import as_dtype, real_of
 from collops.array.layout_arguments import as_shape
+from collops.array.redistribute import agree_on_values
 from collops.array.regions import Region, transfers
 from collops.backend import Engine, LocalArray
 from collops.backend import engine as find_engine
@@ -146,7 +147,9 @@ class Sliding(LinearOperator):
         factors = _factors(axes, firsts, counts, tapertype, len(whole))
         if scalings is not None:
             own = tuple(slice(first, first + count) for first, count in zip(firsts, counts, strict=True))
-            factors.append(_scalings(scalings, self.nwins)[own].reshape(*counts, *[1] * len(self._window)))
+            values = _scalings(scalings, self.nwins)
+            agree_on_values(comm, "scalings", values)
+            factors.append(values[own].reshape(*counts, *[1] * len(self._window)))
         self._factors = [reduce(np.multiply, factors)] if factors and savetaper else factors
         self._weights: dict[np.dtype, list[Coefficients]] = {}
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from collops.array import DistributedArray, random
+from collops.comm import alone
 from collops.operators import BlockToeplitz
 from collops.operators.memory import new_array
 from collops.operators.toeplitz.spectra import PRECISIONS
@@ -36,13 +35,11 @@ def measure(context: Context) -> Iterator[Measurement]:
     device = context.engine.memory == "device"
     shape = _QUICK if context.options.quick else _ON_DEVICES if device else _ON_HOSTS
     plan = Plan(rounds=3, seconds=0.01) if context.options.quick else Plan(rounds=7, seconds=0.1)
-    kernel = context.engine.from_host(
-        np.random.default_rng(context.comm.rank).standard_normal(shape, "float32") / np.sqrt(shape[0])
-    )
+    noise: Any = random(shape, seed=context.comm.rank, comm=alone(), dtype="float32", engine=context.engine)
     references: dict[str, tuple[Any, float]] = {}
     for stored in PRECISIONS:
         dtype = "float64" if stored == "float64" else "float32"
-        operator = BlockToeplitz(kernel, dtype=dtype, stored=stored, comm=context.comm)
+        operator = BlockToeplitz(noise.local_array, dtype=dtype, stored=stored, comm=context.comm)
         for direction, layout, other in (
             ("forward", operator.domain, operator.range),
             ("adjoint", operator.range, operator.domain),

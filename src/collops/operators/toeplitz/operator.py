@@ -85,8 +85,8 @@ class BlockToeplitz(LinearOperator):
         rounded matrices, ``products``, ``transforms`` and ``sums`` over ranks of rounding in the computation, and
         their ``total``. The vector is taken as it is in `dtype`.
     scale : float
-        The largest Frobenius norm of the matrix of a frequency, which bounds the norm of the operator. ``error_bound``
-        divided by it is the error relative to the norm of the largest data.
+        The largest Frobenius norm of the matrix of a frequency, an upper bound of the norm of the operator with which
+        to compare ``error_bound``.
     stored_bytes : int
         Memory of this rank's matrices, which a product reads once.
 
@@ -117,8 +117,8 @@ class BlockToeplitz(LinearOperator):
     References
     ----------
     .. [1] Venkat, S., Fernando, M., Henneking, S., and Ghattas, O., "Fast and scalable FFT-based GPU-accelerated
-       algorithms for block-triangular Toeplitz matrices with application to linear inverse problems governed by
-       autonomous dynamical systems", arXiv:2407.13066, 2024.
+       algorithms for Hessian actions arising in linear inverse problems governed by autonomous dynamical systems",
+       arXiv:2407.13066, 2024.
     .. [2] Venkat, S., Świrydowicz, K., Wolfe, N., and Ghattas, O., "Mixed-precision performance portability of
        FFT-based GPU-accelerated algorithms for block-triangular Toeplitz matrices", arXiv:2508.10202, 2025.
     .. [3] Higham, N. J., "Accuracy and Stability of Numerical Algorithms", second edition, SIAM, 2002.
@@ -157,6 +157,8 @@ class BlockToeplitz(LinearOperator):
                 raise InputError(
                     "products of matrices stored in float64 must be accumulated in float64, not in float32"
                 )
+            if stored == "float64" and engine_of(kernel).dtype(stored) != as_dtype(stored):
+                raise InputError("matrices of JAX are stored in float64 only with jax_enable_x64")
         entries = comm.allgather_metadata([*map(int, kernel.shape), kind.name, kernel.dtype.kind, stored, accumulate])
         samples, heights, widths = _blocks(entries, grid)
         p, q = grid
