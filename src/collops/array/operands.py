@@ -11,7 +11,7 @@ from collops.array.layout import Layout, StackedLayout
 from collops.backend import LocalArray, engine_of, is_traced
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["agree_on_numbers", "check_alike", "check_engine", "way_to"]
+__all__ = ["agree_on_numbers", "check_alike", "check_engine", "check_ranks_and_engine", "way_to"]
 
 GlobalArray: TypeAlias = Any
 """A :class:`DistributedArray` or :class:`StackedArray`, in the modules that their classes import."""
@@ -30,6 +30,11 @@ def check_alike(x: GlobalArray, y: GlobalArray) -> None:
         raise LayoutError(
             f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n{way_to(x.layout, y.layout)}"
         )
+    check_ranks_and_engine(x, y)
+
+
+def check_ranks_and_engine(x: GlobalArray, y: GlobalArray) -> None:
+    """Raise unless two distributed arrays have one communicator and one engine."""
     if x.comm is not y.comm:
         raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:
