@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex
@@ -154,6 +155,11 @@ class DistributedArray(Array):
         return self.local_array.dtype
 
     @property
+    def device(self) -> Any:
+        """Device of this rank's part: ``"cpu"`` with NumPy, else a device of CuPy or JAX."""
+        return self.local_array.device
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Global shape."""
         return self.layout.shape
@@ -256,6 +262,11 @@ class DistributedArray(Array):
         # A kernel may have written to the local array of `out` already.
         stored = [like._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
         return stored[0] if ufunc.nout == 1 else tuple(stored)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """Return the functions of the Python array API standard for these ranks and this engine."""
+        bridge = importlib.import_module("collops.bridges.array_api")  # a guest, imported on request
+        return bridge.namespace(self.comm, self.engine, api_version=api_version)
 
     def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""

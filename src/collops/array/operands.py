@@ -11,7 +11,7 @@ from collops.array.layout import Layout, StackedLayout
 from collops.backend import LocalArray, engine_of, is_traced
 from collops.errors import LayoutError, UnsupportedTypeError
 
-__all__ = ["agree_on_numbers", "check_alike", "check_engine", "check_ranks_and_engine", "way_to"]
+__all__ = ["agree_on_numbers", "check_alike", "check_engine", "way_to"]
 
 GlobalArray: TypeAlias = Any
 """A :class:`DistributedArray` or :class:`StackedArray`, in the modules that their classes import."""
