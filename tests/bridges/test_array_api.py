@@ -10,6 +10,7 @@ import pytest
 
 import collops
 from collops import Layout
+from collops.backend import engine_of
 from collops.bridges.array_api import VERSIONS, namespace
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from tests.array.cases import uneven
@@ -139,6 +140,8 @@ def check(found, expected):
         assert found.local_array.shape == found.layout.local_shape(found.comm.rank)
         found.check_replicated()
         found = found.gather()
+    if not isinstance(found, np.generic):
+        found = engine_of(found).to_host(found)
     assert (np.shape(found), found.dtype) == (np.shape(expected), np.asarray(expected).dtype)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 

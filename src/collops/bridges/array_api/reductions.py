@@ -96,24 +96,23 @@ def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool
     """Return the indices that sort an array along a whole axis. No messages."""
 
     def sorted_indices(values: Any, number: int) -> Any:
-        xp = engine_of(values).xp
+        engine = engine_of(values)
+        xp, options = engine.xp, {"stable": stable} if engine.memory == "host" else {}  # CuPy's is always stable
         if not descending:
-            return xp.argsort(values, axis=number, stable=stable)
+            return xp.argsort(values, axis=number, **options)
         # Reversed twice, equal elements keep their order.
-        order = xp.argsort(
-            xp.flip(values, axis=number), axis=number, stable=stable
-        )  # keeps the order of equal elements
+        order = xp.argsort(xp.flip(values, axis=number), axis=number, **options)
         return values.shape[number] - 1 - xp.flip(order, axis=number)
 
     return _along(x, axis, "argsort", sorted_indices)
 
 
 def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
-    """Return an array sorted along a whole axis. No messages."""
+    """Return an array sorted along a whole axis; equal elements do not differ. No messages."""
 
     def sorted_values(values: Any, number: int) -> Any:
         xp = engine_of(values).xp
-        result = xp.sort(values, axis=number, stable=stable)
+        result = xp.sort(values, axis=number)
         return xp.flip(result, axis=number) if descending else result
 
     return _along(x, axis, "sort", sorted_values)
@@ -181,7 +180,7 @@ def repeat(x: Any, repeats: int, /, *, axis: int | None = None) -> Any:
 def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
     """Return the elements at indices along a whole axis. No messages.
 
-    `indices` is an array of the engine, equal on all ranks, or a replicated array.
+    `indices` is an array of NumPy or of the engine, equal on all ranks, or a replicated array.
     """
     if isinstance(indices, DistributedArray):
         if not indices.layout.is_replicated:
@@ -189,12 +188,12 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
         indices = indices.local_array
     if axis is None and x.ndim != 1:
         raise LayoutError(f"take from an array with {x.ndim} axes needs axis=")
-    return _along(
-        x,
-        0 if axis is None else axis,
-        "take",
-        lambda values, number: engine_of(values).xp.take(values, indices, axis=number),
-    )
+
+    def taken(values: Any, number: int) -> Any:
+        xp = engine_of(values).xp
+        return xp.take(values, xp.asarray(indices), axis=number)
+
+    return _along(x, 0 if axis is None else axis, "take", taken)
 
 
 def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
