@@ -261,7 +261,13 @@ def test_errors(comm):
     ):
         with pytest.raises(LayoutError):
             call()
-    for call in (lambda: xp.expand_dims(3.0, axis=0), lambda: xp.zeros(3, device="gpu"), lambda: xp.matmul(x, A)):
+    for call in (
+        lambda: xp.expand_dims(3.0, axis=0),
+        lambda: xp.zeros(3, device="gpu"),
+        lambda: xp.matmul(x, A),
+        lambda: xp.sort(A),
+        lambda: xp.take_along_axis(x, np.zeros((6, 2), int), axis=1),
+    ):
         with pytest.raises(UnsupportedTypeError):
             call()
     with pytest.raises(InputError, match="copy=False"):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from collops import DistributedArray, Layout
-from collops.bridges.array_api.shapes import expand_dims
+from collops.bridges.array_api.shapes import check_array, expand_dims
 from collops.errors import LayoutError
 from collops.extend.engines import engine_of
 
@@ -223,6 +223,7 @@ def _along(x: DistributedArray, axis: int, name: str, function: Callable[[Any, i
 
 
 def _check_whole(x: DistributedArray, axis: int, name: str) -> int:
+    check_array(x, name)
     (number,) = _axes(x, axis)
     if x.layout.axes[number] is not None:
         raise LayoutError(
