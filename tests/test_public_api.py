@@ -28,6 +28,7 @@ MODULES = [
         for name in ("array", "comm", "exchange", "operators", "preconditioners", "profile", "solvers")
     ),
     *(f"collops.{name}" for name in ("uncertainty", "jax", "seismic", "jacobi", "compat.pylops_mpi", "compat.mpi4jax")),
+    "collops.bridges.array_api",
     "collops.bridges.chunked",
     "collops.bridges.scipy",
     "collops.bridges.sharded",

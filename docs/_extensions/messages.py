@@ -69,7 +69,8 @@ SUBJECTS = {
     "Bridges to other libraries": (
         ("bridges",),
         "An array or operator of another library has a form that collops does not have, or the reverse: see "
-        "[SciPy and NumPy](bridge-scipy.md), [PyTorch](bridge-torch.md), [DTensor](bridge-torch-distributed.md), "
+        "[SciPy and NumPy](bridge-scipy.md), [the array API](bridge-array-api.md), [PyTorch](bridge-torch.md), "
+        "[DTensor](bridge-torch-distributed.md), "
         "[sharded JAX arrays](bridge-sharding.md), "
         "[FFT, halos and sparse products of sharded JAX arrays](bridge-sharded.md), "
         "[lineax, optimistix, equinox](bridge-lineax.md), "

@@ -34,6 +34,7 @@ PACKAGES = (
     "collops.exchange",
     "collops.jax",
     "collops.bridges.scipy",
+    "collops.bridges.array_api",
     "collops.bridges.torch",
     "collops.bridges.torch_distributed",
     "collops.bridges.sharding",

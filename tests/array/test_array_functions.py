@@ -94,7 +94,7 @@ def test_indices_that_have_no_meaning(comm, make):
     for index in (9, -7, (0, 0, 0), (..., ...), np.s_[:, :, :]):
         with pytest.raises(LayoutError, match=r"is outside axis|takes at most"):
             x[index]
-    for index in (None, [1, 2], np.array([0, 1]), x > 0, True, 1.0):
+    for index in (None, np.s_[:, :, None], [1, 2], np.array([0, 1]), x > 0, True, 1.0):
         with pytest.raises(UnsupportedTypeError, match=r"collops.Restriction .* collops.where .* x.reshape"):
             x[index]
     with pytest.raises(UnsupportedTypeError, match=r"collops.where\(condition, value, x\)"):

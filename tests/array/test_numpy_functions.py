@@ -74,6 +74,10 @@ def test_equal_arrays_are_never_called_different(comm):
                 function(array, array)
             with pytest.raises(UnsupportedTypeError):
                 function(A, array)
+        for function in (np.array_equal, np.array_equiv):  # NumPy ignores the error, and returns False
+            with pytest.warns(RuntimeWarning, match=rf"{function.__name__} of a list .* use \(x == y\)\.all") as caught:
+                assert not function([array], [array])
+            assert caught[0].filename == __file__
         assert (array == array).all()
 
 

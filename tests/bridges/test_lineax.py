@@ -189,7 +189,7 @@ def test_solvers_of_lineax(comm, name):
     np.testing.assert_allclose(x.gather(), np.linalg.solve(matrix.T @ matrix, np.arange(1.0, 4.0)), rtol=1e-6)
     for A in (smoothing(comm), collops.Diagonal(np.arange(1.0, SIZE + 1), comm=comm)):
         if comm.size > 1:
-            with pytest.raises(UnsupportedTypeError, match=r"split over ranks; use collops\.bridges\.lineax\.Solver"):
+            with pytest.raises(UnsupportedTypeError, match=r"split over ranks; use .*collops\.bridges\.lineax\.Solver"):
                 lx.linear_solve(as_lineax(A, PSD), split(DATA, comm), LINEAX[name]())
 
 
@@ -262,6 +262,17 @@ def test_errors(comm):
     for tree in (jnp.ones(3), (y, jnp.ones(3)), ()):
         with pytest.raises(UnsupportedTypeError, match="max_norm takes distributed arrays, not"):
             max_norm(tree)
+
+
+@pytest.mark.parametrize("name", ["BFGS", "Dogleg", "LBFGS"])
+def test_minimisers_of_optimistix_on_split_arrays(comm, name):
+    """An error on every rank: from the matrix that they form, or from the norm, which they also apply to numbers."""
+    if comm.size == 1:
+        pytest.skip("one rank has the whole array")
+    solve = optx.least_squares if name == "Dogleg" else optx.minimise
+    A, method = smoothing(comm), getattr(optx, name)(rtol=1e-4, atol=1e-4, norm=max_norm)
+    with pytest.raises(UnsupportedTypeError, match=r"collops\.solvers\.nonlinear|max_norm takes distributed arrays"):
+        solve(lambda x, _: A.forward(x) if name == "Dogleg" else x.vdot(A.forward(x)), method, split(DATA, comm))
 
 
 def linear(solver):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,16 +160,34 @@ def test_a_batch_of_arrays(comm):
     np.testing.assert_allclose(found, [float((x + x.vdot(x)).norm()) for x in xs], rtol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres"])
+def test_trees_with_other_leaves(comm):
+    """Leaves of split arrays may be batches, and no arrays; not reductions, or matrices of a rank's part."""
+    x = collops.random(7, comm=comm, engine="jax")
+    part = x.local_array.shape
+    _, history = jax.eval_shape(lambda x: jax.lax.scan(lambda carry, _: (carry, carry), x, None, length=3), x)
+    batches = jax.tree.map(lambda part: jnp.broadcast_to(part, (2, 3, *part.shape)), x)
+    assert (history.local_array.shape, batches.local_array.shape) == ((3, *part), (2, 3, *part))
+    assert jax.tree.map(lambda part: part.dtype, x).local_array == x.dtype
+    if comm.size > 1:
+        for refused in (lambda part: part[:, None], lambda part: part[1:], jnp.sum):
+            with pytest.raises(UnsupportedTypeError, match=r"reduces this rank's part of .* collops\.gmres"):
+                jax.tree.map(refused, x)
+        with pytest.raises(UnsupportedTypeError, match=r"a Jacobian, .* jax\.jvp"):
+            jax.eval_shape(jax.jacrev(lambda x: x * x), x)
+
+
+@pytest.mark.parametrize("name", ["cg", "bicgstab", "gmres", "batched gmres"])
 def test_krylov_methods_of_jax(comm, name):
-    """Right if the vectors are replicated; with split ones an error, except for gmres, which reduces the leaves."""
-    solve = getattr(jax.scipy.sparse.linalg, name)
+    """Right if the vectors are replicated; an error with split ones."""
+    solve = getattr(jax.scipy.sparse.linalg, name.split()[-1])
+    if name == "batched gmres":
+        solve = functools.partial(solve, solve_method="batched")
     matrix = np.random.default_rng(4).standard_normal((4 * comm.size, 3))
     V = collops.VStack([jnp.asarray(matrix[4 * comm.rank : 4 * comm.rank + 4])], comm)  # the product sums over ranks
     y = collops.from_global(jnp.arange(1.0, 4.0), V.domain, comm=comm)
     x, _ = solve((V.H @ V).forward, y, tol=1e-12)
     np.testing.assert_allclose(x.gather(), np.linalg.solve(matrix.T @ matrix, np.arange(1.0, 4.0)), rtol=1e-8)
-    if comm.size > 1 and name != "gmres":
+    if comm.size > 1:
         A = 2 * collops.Identity(7, comm=comm)
         for call in (solve, jax.jit(solve, static_argnums=0)):
             with pytest.raises(UnsupportedTypeError, match=r"reduces this rank's part of .* collops\.cg"):

@@ -299,17 +299,20 @@ def test_wrong_devices(comm):
         cj.clique([] if comm.rank == 0 else [device], comm=comm)
 
 
-def test_gpus_of_several_ranks_are_refused(comm):
+def test_several_gpus_of_several_ranks_are_refused(comm):
     class Gpu:
-        platform, process_index, local_hardware_id = "gpu", jax.process_index(), 0
+        platform, process_index = "gpu", jax.process_index()
 
-    if comm.size == 1:
-        assert cj.clique([Gpu()], comm=comm).size == 1
-    else:
-        with pytest.raises(InputError, match="start a rank for each GPU"):
-            cj.clique([Gpu()], comm=comm)
+        def __init__(self, number):
+            self.id = number
+
+    one = cj.clique([Gpu(0)], comm=comm)
+    assert (one.size, one.first) == (comm.size, comm.rank)
+    if comm.size > 1:
+        with pytest.raises(InputError, match=r"one GPU of each rank .* start a rank for each GPU"):
+            cj.clique([Gpu(0), Gpu(1)], comm=comm)
         with pytest.raises(InputError, match="one kind on all ranks, not cpu and gpu"):
-            cj.clique([Gpu()] if comm.rank else jax.local_devices()[:1], comm=comm)
+            cj.clique([Gpu(0)] if comm.rank else jax.local_devices()[:1], comm=comm)
 
 
 @several

@@ -26,6 +26,8 @@ def sliced(x: GlobalArray, index: Any) -> GlobalArray | Scalar:
     UnsupportedTypeError for arrays of indices, masks and new axes, with the replacement.
     """
     entries = list(index) if isinstance(index, tuple) else [index]
+    if any(entry is None for entry in entries):
+        raise _unsupported(None)
     dots = [position for position, entry in enumerate(entries) if entry is Ellipsis]
     missing = x.ndim - len(entries) + bool(dots)
     if missing < 0 or len(dots) > 1:
@@ -69,11 +71,7 @@ def _chosen(entry: Any, extent: int, axis: int, is_split: bool) -> range:
             )
         return range(chosen.start, max(chosen.start, chosen.stop), chosen.step) if is_split else chosen
     if isinstance(entry, bool) or not hasattr(entry, "__index__") or getattr(entry, "ndim", 0):
-        raise UnsupportedTypeError(
-            f"a distributed array is indexed by slices and integers, not by {type(entry).__name__}; "
-            "use collops.Restriction or collops.IndexScatter for lists of indices, collops.where for masks, and "
-            "x.reshape(shape) for new axes"
-        )
+        raise _unsupported(entry)
     number = operator.index(entry)
     if not -extent <= number < extent:
         raise LayoutError(f"index {number} is outside axis {axis}, which has {extent} elements")
@@ -83,6 +81,14 @@ def _chosen(entry: Any, extent: int, axis: int, is_split: bool) -> range:
             "or first redistribute to a layout in which this axis is whole"
         )
     return range(number % extent, number % extent + 1)
+
+
+def _unsupported(entry: object) -> UnsupportedTypeError:
+    return UnsupportedTypeError(
+        f"a distributed array is indexed by slices and integers, not by {type(entry).__name__}; "
+        "use collops.Restriction or collops.IndexScatter for lists of indices, collops.where for masks, and "
+        "x.reshape(shape) for new axes"
+    )
 
 
 def transpose(a: GlobalArray, axes: Sequence[int] | None = None) -> GlobalArray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Self
@@ -101,6 +103,14 @@ class Array:
         raise ValueError("the truth of a distributed array is ambiguous: use all() or any()")
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        caller = sys._getframe(1).f_code.co_name
+        if caller in ("array_equal", "array_equiv"):
+            warnings.warn(
+                f"numpy.{caller} of a list of distributed arrays returns False, because NumPy ignores the error of the "
+                "conversion: use (x == y).all() for each pair",
+                RuntimeWarning,
+                stacklevel=3,
+            )
         raise UnsupportedTypeError(
             f"a {type(self).__name__} is not converted to a NumPy array implicitly, because that needs messages: "
             "call gather() on every rank, or use local_array for this rank's part"

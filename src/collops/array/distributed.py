@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, SupportsIndex
@@ -12,11 +13,12 @@ from numpy.typing import DTypeLike
 from collops.array import plot
 from collops.array.array_functions import sliced, transpose
 from collops.array.base import Array
+from collops.array.broadcasting import broadcast
 from collops.array.coefficients import Scalar
 from collops.array.dtypes import as_dtype, check_byte_order
 from collops.array.halo import halo_plan, halo_widths
 from collops.array.layout import Layout
-from collops.array.operands import check_alike, check_ufunc, local_operand, way_to
+from collops.array.operands import check_alike, check_ranks_and_engine, check_ufunc, local_operand, way_to
 from collops.array.plans import ReductionPlan, reduction_plan
 from collops.array.redistribute import compare_copies, moved, on_root
 from collops.backend import Engine, LocalArray, engine_of
@@ -30,9 +32,9 @@ _new = object.__new__
 class DistributedArray(Array):
     """An array whose parts are on different ranks.
 
-    Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout and on
-    scalars, with NumPy's promotion rules. Reductions send at most one message and return 0-d arrays of the engine,
-    without synchronising with the device.
+    Arithmetic, comparisons and NumPy's ufuncs work element by element, without messages, on arrays of one layout, on
+    arrays that are broadcast without moving data, and on scalars, with NumPy's promotion rules. Reductions send at most
+    one message and return 0-d arrays of the engine, without synchronising with the device.
 
     Parameters
     ----------
@@ -153,6 +155,11 @@ class DistributedArray(Array):
         return self.local_array.dtype
 
     @property
+    def device(self) -> Any:
+        """Device of this rank's part: ``"cpu"`` with NumPy, else a device of CuPy or JAX."""
+        return self.local_array.device
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Global shape."""
         return self.layout.shape
@@ -190,7 +197,9 @@ class DistributedArray(Array):
     ) -> Self:
         if other.__class__ is DistributedArray:
             if other.layout is not self.layout or other.comm is not self.comm or other.engine is not self.engine:
-                check_alike(self, other)
+                check_ranks_and_engine(self, other)
+                x, y = broadcast(self, other)
+                return x._like(function(x.local_array, y.local_array))
             return self._like(function(self.local_array, other.local_array))
         if other.__class__ is not float or self.comm.calls is not None:
             other = local_operand(self, other)
@@ -204,12 +213,16 @@ class DistributedArray(Array):
         return self._like(function(self.local_array))
 
     def _map(self, function: Callable[..., LocalArray], *others: Array | Scalar) -> Self:
-        operands = [local_operand(self, other) for other in others]
+        x, *aligned = broadcast(self, *others)
+        operands = [local_operand(x, other) for other in aligned]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
-        return self._like(function(self.local_array, *operands))
+        return x._like(function(x.local_array, *operands))
 
     def _in_place(self, function: Callable[[LocalArray, LocalArray], LocalArray], other: Array | Scalar) -> Self:
+        if other.__class__ is DistributedArray and other.layout is not self.layout:
+            wider, other = broadcast(self, other)
+            check_alike(self, wider)
         if other.__class__ is not float or self.comm.calls is not None:
             other = local_operand(self, other)
             if other is NotImplemented:
@@ -234,19 +247,26 @@ class DistributedArray(Array):
         check_ufunc(ufunc, method, outs)
         masks = [arguments.pop("where")] if "where" in arguments else []
         function = self.engine.ufunc(ufunc, bool(masks))
-        operands = [local_operand(self, value) for value in (*inputs, *masks)]
+        operands = broadcast(*inputs, *masks)
+        like = next((x for x in operands if isinstance(x, DistributedArray)), self)
+        operands = [local_operand(like, value) for value in operands]
         if any(operand is NotImplemented for operand in operands):
             return NotImplemented
         if masks:
             arguments["where"] = operands.pop()
-        targets = tuple(None if out is None else local_operand(self, out) for out in outs)
+        targets = tuple(None if out is None else local_operand(like, out) for out in outs)
         if self.engine.mutable and any(out is not None for out in outs):
             arguments["out"] = targets[0] if ufunc.nout == 1 else targets
         result: LocalArray | tuple[LocalArray, ...] = function(*operands, **arguments)
         results = (result,) if ufunc.nout == 1 else result
         # A kernel may have written to the local array of `out` already.
-        stored = [self._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
+        stored = [like._like(new) if out is None else out._hold(new) for new, out in zip(results, outs, strict=True)]
         return stored[0] if ufunc.nout == 1 else tuple(stored)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """Return the functions of the Python array API standard for these ranks and this engine."""
+        bridge = importlib.import_module("collops.bridges.array_api")  # a guest, imported on request
+        return bridge.namespace(self.comm, self.engine, api_version=api_version)
 
     def astype(self, dtype: DTypeLike, copy: bool = True) -> Self:
         """Return the array converted to `dtype`; without `copy`, itself if it has this dtype. No messages."""

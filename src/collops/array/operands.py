@@ -30,6 +30,11 @@ def check_alike(x: GlobalArray, y: GlobalArray) -> None:
         raise LayoutError(
             f"the arrays have different layouts:\n  {x.layout}\n  {y.layout}\n{way_to(x.layout, y.layout)}"
         )
+    check_ranks_and_engine(x, y)
+
+
+def check_ranks_and_engine(x: GlobalArray, y: GlobalArray) -> None:
+    """Raise unless two distributed arrays have one communicator and one engine."""
     if x.comm is not y.comm:
         raise LayoutError("the arrays have different communicators; make both with the same comm=")
     if x.engine is not y.engine:

@@ -40,17 +40,34 @@ def _array(structure: tuple[Any, ...], leaves: Any) -> DistributedArray:
     (held,) = leaves
     x = object.__new__(DistributedArray)
     x.layout, x.comm, x._plan = structure
-    if x.comm.size > 1 and getattr(held, "shape", None) == () and held.dtype != bool and not x.layout.is_replicated:
-        # Krylov methods of other libraries map an inner product over the leaves, and sum the results. Tests of all
-        # elements pass: optimistix looks for NaN on each rank.
-        raise UnsupportedTypeError(
-            "this function of JAX or of another library reduces this rank's part of an array that is split over ranks, "
-            "not the array: use the array's methods, such as vdot, norm and sum, and the solvers of collops, such as "
-            "collops.cg"
-        )
+    if x.comm.size > 1 and not x.layout.is_replicated:
+        _check_part(held, x.layout.local_shape(x.comm.rank))
     x.engine = engine("numpy" if isinstance(held, np.ndarray) else "jax")
     x.local_array = held
     return x
+
+
+def _check_part(held: Any, local_shape: tuple[int, ...]) -> None:
+    """Raise unless a leaf can be a rank's part of an array that is split over ranks, or a batch of such parts.
+
+    Krylov methods of other libraries reduce the leaves of vectors, and form trees of the results: inner products, or
+    products with a matrix of basis vectors, which has one more axis, the last. Tests of all elements pass: optimistix
+    looks for NaN on each rank.
+    """
+    if hasattr(held, "local_array"):
+        raise UnsupportedTypeError(
+            "this function of JAX or of another library forms a matrix with an entry for each pair of elements of this "
+            "rank's parts, such as a Jacobian, but the array is split over ranks; use methods that need products only: "
+            "jax.jvp and jax.vjp, collops.bridges.lineax.Solver, and collops.solvers.nonlinear"
+        )
+    if not hasattr(held, "dtype") or held.dtype == bool:
+        return
+    if held.shape[max(0, held.ndim - len(local_shape)) :] != local_shape:
+        raise UnsupportedTypeError(
+            "this function of JAX or of another library reduces this rank's part of an array that is split over ranks, "
+            f"not the array, or changes its shape from {local_shape} to {held.shape}: use the array's methods, such as "
+            "vdot, norm and sum, and the solvers of collops, such as collops.cg and collops.gmres"
+        )
 
 
 def _stacked(structure: tuple[Any, ...], parts: Any) -> StackedArray:

@@ -1,7 +1,10 @@
-"""Distributed arrays: their types, plans of halos, overlaps of layouts, checks of operands, and arrays in files."""
+"""Distributed arrays: types, broadcasting, plans of halos, overlaps of layouts, checks of operands, arrays in files."""
 
 from collops.array import Array as Array
 from collops.array import transfers as transfers
+from collops.array.broadcasting import broadcast as broadcast
+from collops.array.broadcasting import broadcast_layout as broadcast_layout
+from collops.array.broadcasting import broadcast_operand as broadcast_operand
 from collops.array.halo import HaloPlan as HaloPlan
 from collops.array.halo import halo_widths as halo_widths
 from collops.array.layout_arguments import as_shape as as_shape

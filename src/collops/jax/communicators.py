@@ -98,17 +98,19 @@ class NativeComm:
         """
         if self.joined is not None:
             joined = self.joined.devices
-            if count != len(joined) or (count > 1 and not manual) or devices not in (None, joined):
+            fits = (count == len(joined) and devices in (None, joined)) or self.joined._spans(devices)
+            if not fits or (count > 1 and not manual):
                 raise InputError(
                     f"a clique of {list(joined)} is used in a program on {count} devices, or on others: use it inside "
-                    "shard_map over the devices of the clique, in their order, and over all axes of the mesh"
+                    "shard_map over the devices of the clique, those of this process or all, in their order, and over "
+                    "all axes of the mesh"
                 )
         elif count != 1:
             raise InputError(
                 f"this communicator connects ranks with one device each, but the program runs on {count} devices: "
                 "call the collective outside shard_map on an array on a single device (see jax.device_put), start a "
                 "rank for each device, or join devices: collops.jax.clique() joins the devices of one process, "
-                "collops.jax.clique(comm=collops.world()) the CPU devices of all ranks"
+                "collops.jax.clique(comm=collops.world()) the devices of all ranks"
             )
 
     def handlers(self, platform: str, recordable: bool) -> str:
@@ -171,19 +173,20 @@ def _new_native_comm(comm: Communicator | Clique) -> NativeComm:
 
 def _joined(joined: Clique) -> NativeComm:
     """Connect the devices of a clique: GPUs by NCCL, CPU devices by memory and by the transport between their ranks."""
-    if joined.devices[0].platform != "cpu":
-        number = clique_transport(joined.devices)
-        numbers = {"cuda": number, "rocm": number}
-        return NativeComm(None, joined.size, numbers, on_one_node=True, joined=joined)
     # Calls between the ranks share one order and one counter, with or without a clique.
     ranks = None if joined.comm is None else native_comm(joined.comm)
+    watched, checked = (False, False) if ranks is None else (ranks.watched, ranks.checked)
+    if joined.devices[0].platform != "cpu":
+        number = clique_transport(joined.devices) if ranks is None or ranks.size == 1 else ranks.number("cuda")
+        numbers = {"cuda": number, "rocm": number}
+        one_process = joined.size == len(joined.devices)
+        return NativeComm(None, joined.size, numbers, one_process, watched=watched, checked=checked, joined=joined)
     number = native.library().collops_add_devices(
         ctypes.c_int64(native.library().collops_add_alone() if ranks is None else ranks.number("cpu")),
-        (ctypes.c_int * len(joined.devices))(*(device.local_hardware_id for device in joined.devices)),
+        (ctypes.c_int * len(joined.devices))(*(device.id for device in joined.devices)),  # as XLA numbers them
         native.int64s(list(joined.counts)),
         ctypes.c_double(default_timeout() or 0.0),
     )
-    watched, checked = (False, False) if ranks is None else (ranks.watched, ranks.checked)
     return NativeComm(None, joined.size, {"cpu": number}, False, watched=watched, checked=checked, joined=joined)
 
 

@@ -57,6 +57,8 @@ class Clique:
     (True, True, 0)
     """
 
+    _identifiers: tuple[tuple[int, int], ...] = ()  # of the devices of all processes
+
     def __init__(self, devices: tuple[Device, ...], comm: Communicator | None, counts: tuple[int, ...]) -> None:
         versions.keep_steps_of_shard_map()
         self.devices = devices
@@ -64,6 +66,10 @@ class Clique:
         self.counts = counts
         self.size = sum(counts)
         self.first = 0 if comm is None else sum(counts[: comm.rank])
+
+    def _spans(self, devices: Sequence[Device] | None) -> bool:
+        """Return whether `devices` are those of all processes, in their order, as ``jax.distributed`` numbers them."""
+        return devices is not None and tuple(map(_identifier, devices)) == self._identifiers
 
 
 def use_local_device() -> None:
@@ -97,15 +103,16 @@ def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None
     """Join devices, as ``comm=`` inside ``shard_map``. Collective over `comm`, if any.
 
     Each device is one rank of the group. Inside ``shard_map`` over `devices`, in the same order, ``allreduce``,
-    ``bcast``, ``allgather``, ``reduce_scatter``, ``alltoall`` and ``barrier`` connect all devices of the group.
+    ``bcast``, ``allgather``, ``reduce_scatter``, ``alltoall`` and ``barrier`` connect all devices of the group. If the
+    ranks are processes of ``jax.distributed``, ``shard_map`` may also be over the devices of all ranks.
 
     Parameters
     ----------
     devices : sequence of jax.Device, optional
         Devices of this process, GPUs or CPU devices. By default all its devices.
     comm : Communicator, optional
-        Join the CPU devices of all its ranks, in the order of the ranks. Ranks may have different numbers of devices.
-        By default only the devices of this process are joined.
+        Join the devices of all its ranks, in the order of the ranks: one GPU of each rank, or any number of CPU
+        devices. By default only the devices of this process are joined.
 
     Returns
     -------
@@ -115,8 +122,8 @@ def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None
     Raises
     ------
     InputError
-        If `devices` is empty, contains a device twice, has devices of different kinds or of another process, or if GPUs
-        of several ranks are to be joined.
+        If `devices` is empty, contains a device twice, has devices of different kinds or of another process, or if
+        several GPUs of a rank are to be joined with other ranks.
     TransportError
         If the devices are GPUs and NCCL cannot join them.
 
@@ -138,16 +145,21 @@ def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None
     known = collective_values(comm, lambda: _described(members))
     if len(kinds := {kind for kind, _ in known}) > 1:
         raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
-    if comm.size > 1 and kinds != {"cpu"}:
+    if comm.size > 1 and kinds != {"cpu"} and any(len(identifiers) > 1 for _, identifiers in known):
         raise InputError(
-            "clique(comm=...) joins the CPU devices of several ranks, not their GPUs: start a rank for each GPU and "
-            "pass the communicator itself, or join the GPUs of one process by clique()"
+            "clique(comm=...) joins one GPU of each rank with those of other ranks, not several: start a rank for each "
+            "GPU, or join the GPUs of one process by clique()"
         )
-    return _clique(members, comm, tuple((kind, tuple(numbers)) for kind, numbers in known))
+    return _clique(members, comm, tuple((kind, tuple(map(tuple, identifiers))) for kind, identifiers in known))
 
 
-def _described(devices: tuple[Device, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return the kind and the numbers of devices that can form a clique."""
+def _identifier(device: Device) -> tuple[int, int]:
+    """Return the process and the number of a device; those of different processes of ``jax.distributed`` differ."""
+    return device.process_index, device.id
+
+
+def _described(devices: tuple[Device, ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the kind and the identifiers of devices that can form a clique."""
     if not devices:
         raise InputError("a clique needs at least one device")
     if len(set(devices)) < len(devices):
@@ -156,15 +168,17 @@ def _described(devices: tuple[Device, ...]) -> tuple[str, tuple[int, ...]]:
         raise InputError(f"the devices of a clique must be of one kind, not {list(devices)}")
     if any(device.process_index != jax.process_index() for device in devices):
         raise InputError("a clique needs devices of this process; to join devices of other ranks, pass comm=")
-    return devices[0].platform, tuple(device.local_hardware_id for device in devices)
+    return devices[0].platform, tuple(map(_identifier, devices))
 
 
 @cache
 def _clique(
-    devices: tuple[Device, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[int, ...]], ...]
+    devices: tuple[Device, ...], comm: Communicator | None, known: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
 ) -> Clique:
     # All devices of all ranks are part of the key, so that either all ranks create a new clique or none.
-    return Clique(devices, comm, tuple(len(numbers) for _, numbers in known))
+    joined = Clique(devices, comm, tuple(len(identifiers) for _, identifiers in known))
+    joined._identifiers = tuple(identifier for _, identifiers in known for identifier in identifiers)
+    return joined
 
 
 def has_devices() -> bool:
