@@ -91,7 +91,8 @@ class Sliding(LinearOperator):
 
     Samples after the last window are zero in the data, and ignored in the adjoint. Outer edges are not tapered. Results
     equal the results of ``Sliding1D``, ``Sliding2D`` and ``Sliding3D`` of ``pylops.signalprocessing``, whose `nop`
-    follows from `dims`. PyLops 2.8 tapers one outer edge of an axis with a single window (which one depends on
+    follows from `dims`. An operator for all windows at once, which they also accept, would need the windows of all
+    ranks, and is refused. PyLops 2.8 tapers one outer edge of an axis with a single window (which one depends on
     `savetaper`), and applies no taper if it does not know its name.
 
     Examples
