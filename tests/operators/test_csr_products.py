@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import collops
 from collops.array import Layout, kernels
 from collops.errors import LayoutError, UnsupportedTypeError
 from collops.operators import CSRMatrix
-from collops.operators.csr import multiplied, pieces, transposed
+from collops.operators.csr import assembled, multiplied, pieces, transposed
 
 
 def layout(count, comm, weights=(3, 0, 2, 5)) -> Layout:
@@ -63,6 +64,26 @@ def test_transposes(comm, conjugate):
     B = transposed(A, conjugate=conjugate)
     assert B.rows is A.columns and B.columns is A.rows
     np.testing.assert_array_equal(gathered(B), (matrix.conj() if conjugate else matrix).T.toarray())
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_assembled_expressions(comm, dtype):
+    rows = layout(11, comm, (1, 4, 0, 2))
+    matrices = [drawn(11, 11, dtype, seed) for seed in (8, 9)]
+    A, B = (CSRMatrix.from_global(matrix, comm=comm, rows=rows) for matrix in matrices)
+    a, b = (matrix.toarray() for matrix in matrices)
+    for expression, expected in (
+        (A @ B.H @ A, a @ b.conj().T @ a),
+        (A.T + 2 * B, a.T + 2 * b),
+        (A.conj() - 0.5 * (A + A.H), a.conj() - 0.5 * (a + a.conj().T)),
+    ):
+        matrix = assembled(expression)
+        assert matrix.rows is rows and matrix.columns is rows
+        np.testing.assert_allclose(gathered(matrix), expected, atol=1e-13)
+        x = collops.random(rows, comm=comm)
+        np.testing.assert_allclose((matrix @ x).gather(), (expression @ x).gather(), atol=1e-12)
+    with pytest.raises(UnsupportedTypeError, match=r"parts of type CSRMatrix, not .*Identity"):
+        assembled(A + collops.Identity(rows, comm=comm))
 
 
 def test_long_rows(comm, monkeypatch):

@@ -356,6 +356,8 @@ def test_errors(comm, monkeypatch):
         multigrid(A, block=5)
     with pytest.raises(InputError, match="threshold must be at most 1"):
         multigrid(A, threshold=2)
+    with pytest.raises(InputError, match="too large or too small for single precision"):
+        multigrid(split(1e200 * plane(30), comm), single_precision=True)
     with pytest.raises(InputError, match="degree"):
         multigrid(A, degree=-1)
     with pytest.raises(UnsupportedTypeError, match="CSRMatrix"):

@@ -115,8 +115,10 @@ def multigrid(
     with collective_errors(A.comm):
         _check_memory(A)
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
+    entries = np.dtype(np.float32) if single_precision and A.dtype == np.float64 else A.dtype
+    with collective_errors(A.comm):
+        _check_range(A, entries)
     _check_hermitian(A)
-    entries = np.dtype(np.float32 if single_precision and A.dtype == np.float64 else A.dtype)
     return _hierarchy(A, vectors, block, threshold, degree, entries)
 
 
@@ -229,6 +231,13 @@ def _check_memory(A: CSRMatrix) -> None:
             f"the set-up of multigrid needs about {in_words(needed)} of memory on this rank, which can still use "
             f"{in_words(available)}: use more nodes, or a smaller matrix"
         )
+
+
+def _check_range(A: CSRMatrix, dtype: np.dtype) -> None:
+    """Raise an error if `dtype` cannot represent the diagonal, which has the largest entries of a positive matrix."""
+    sizes, limits = abs(A.blocks[0].diagonal()), np.finfo(dtype)
+    if dtype != A.dtype and not ((sizes > limits.tiny) & (sizes < limits.max)).all():
+        raise InputError("the diagonal is too large or too small for single precision: scale the matrix")
 
 
 def _check_hermitian(A: CSRMatrix) -> None:
