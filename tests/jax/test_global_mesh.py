@@ -21,7 +21,8 @@ if comm.rank == 0:
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
 port = comm.allgather_metadata(port)[0]
-jax.distributed.initialize("localhost:" + str(port), comm.size, comm.rank)
+# The only GPU that use_local_device leaves; under Open MPI and Slurm, JAX would look for that of the local rank's number.
+jax.distributed.initialize("localhost:" + str(port), comm.size, comm.rank, local_device_ids=[0])
 
 import jax.numpy as jnp
 import numpy as np
