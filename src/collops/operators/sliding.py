@@ -383,15 +383,15 @@ def _lifted(Op: Any, model: Layout, comm: Communicator, window: tuple[int, ...])
         if isinstance(Op, list | tuple):
             if len(Op) != prod(nwins):
                 raise InputError(f"Op must be one operator, or a list of {prod(nwins)}, one per window, not {len(Op)}")
-            operators = [lift_local(Op[number]) for number in numbers]
+            given = [lift_local(Op[number]) for number in numbers]
         else:
-            operators = [lift_local(Op)] * len(numbers)
-        for op in operators:
+            given = [lift_local(Op)]  # checked on ranks without windows, too
+        for op in given:
             if tuple(map(operator.index, op.shape)) != shape:
                 raise LayoutError(
                     f"the operator of a window of shape {window} needs the shape {shape}, not {tuple(op.shape)}"
                 )
-    return operators
+    return given if isinstance(Op, list | tuple) else given * len(numbers)
 
 
 def _kind(op: LocalOperator) -> tuple[str, bool, bool]:
