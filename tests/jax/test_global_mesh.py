@@ -21,7 +21,7 @@ if comm.rank == 0:
         unused.bind(("localhost", 0))
         port = unused.getsockname()[1]
 port = comm.allgather_metadata(port)[0]
-# The only GPU that use_local_device leaves; under Open MPI and Slurm, JAX would look for that of the local rank's number.
+# The only GPU that use_local_device leaves; under Open MPI and Slurm JAX looks for that of the local rank.
 jax.distributed.initialize("localhost:" + str(port), comm.size, comm.rank, local_device_ids=[0])
 
 import jax.numpy as jnp

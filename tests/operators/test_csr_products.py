@@ -110,6 +110,6 @@ def test_errors(comm):
         with pytest.raises(LayoutError, match="split as the rows of the second"):
             multiplied(A, other)
     with pytest.raises(UnsupportedTypeError, match="expected a CSRMatrix"):
-        multiplied(A, A.H)
+        multiplied(A, A.H)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UnsupportedTypeError, match="expected a CSRMatrix"):
         transposed(sp.eye_array(3))  # pyright: ignore[reportArgumentType]

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from collops.comm import Communicator
 
 __all__ = [
+    "Adjoint",
     "AnyLayout",
+    "Combination",
+    "Conjugate",
     "Direction",
     "Flat",
     "LinearOperator",
