@@ -109,7 +109,7 @@ test: $(TEST)
 # pytest rewrites the tests' assertions once, beside the linters, and not in each of its workers.
 test-one-rank: $(TEST)
 	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
-	$(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
+	$(if $(filter 2,$(RANKS)),COLLOPS_SHARED_CASES=1) $(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
 
 fuzz: $(TEST)
 	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz

@@ -61,6 +61,7 @@ if collops.world().size == 4:  # a device each
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
 ONLY_TO_TWO_RANKS = ("tests/bench/", "tests/soak/")  # they run what other tests run on any number of ranks
 COMPILED_SOLVERS = ("tests/solvers/test_jax",)
+SHARED = ("tests/array/", "tests/compat/", "tests/operators/", "tests/seismic/", "tests/solvers/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
     "tests/comm/test_reclaim.py",
@@ -153,37 +154,49 @@ def pytest_configure(config) -> None:
         config.pluginmanager.register(pytest.TerminalReporter(config, io.StringIO()), "terminalreporter")
 
 
+def _thirds(name: str, size: int) -> tuple[int, ...]:
+    """Return which third or thirds of the cases of a test, or of a file of compiled solvers, a number of ranks runs."""
+    compiled = name.startswith(COMPILED_SOLVERS)
+    if size == 1:
+        return (0, 1) if compiled else (0,)
+    if size == 2 and not compiled:
+        return (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
+    return (size % 3,)
+
+
 def pytest_collection_modifyitems(config, items) -> None:
-    if collops.world().size == 1:
-        return
     size = collops.world().size
+    if size == 1 and "COLLOPS_SHARED_CASES" not in os.environ:
+        return
     files = ONLY_TO_TWO_RANKS if size > 2 else ()
     files += ONLY_TO_THREE_RANKS if size > 3 else NOT_ON_THREE_RANKS if size == 3 else ()
     on_four_ranks = NOT_ON_THREE_RANKS if size > 3 else ()
+    serial = {item for item in items if item.get_closest_marker("serial")}
     left_out = {
         item
         for item in items
-        if item.get_closest_marker("serial")
-        or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks))
+        if size > 1
+        and (item in serial or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks)))
     }
     if "COLLOPS_ALL_CASES" not in os.environ:
         # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
         # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
-        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. One rank runs all.
+        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. One rank runs all, or
+        # in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
         in_full = (*ONLY_TO_TWO_RANKS, "tests/jax/") if size == 2 else ONLY_TO_TWO_RANKS
         cases: dict[str, list] = {}
         for item in items:
-            by_file = size == 2 and item.nodeid.startswith(COMPILED_SOLVERS)
-            cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
+            if item not in serial and (size > 1 or item.nodeid.startswith(SHARED)):
+                by_file = size < 3 and item.nodeid.startswith(COMPILED_SOLVERS)
+                cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
         for name, alike in cases.items():
             if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(in_full):
-                on_two = (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
-                thirds = on_two if size == 2 and not name.startswith(COMPILED_SOLVERS) else (size % 3,)
+                thirds = _thirds(name, size)
                 left_out.update(case for number, case in enumerate(alike) if number % 3 not in thirds)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
-    if collops.world().size > MAX_RANKS_WITH_JAX:
-        reason = f"each of {collops.world().size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
+    if size > MAX_RANKS_WITH_JAX:
+        reason = f"each of {size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
         for item in items:
             if "jax" in item.nodeid and not item.nodeid.startswith(JAX_ON_ALL_RANKS):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -21,6 +21,7 @@ SHAPE = (16, 24)
 VALUES = np.arange(384, dtype="float32").reshape(SHAPE)
 REAL, COMPLEX = {"dtype": "float32"}, {"dtype": "complex64"}
 MATRIX = np.random.default_rng(1).standard_normal(SHAPE).astype("float32")
+KERNEL = np.random.default_rng(2).standard_normal((4, 8, 16)).astype("float32")
 SPARSE = scipy.sparse.random(384, 384, 0.01, format="csr", dtype="float32", random_state=1)
 COLLECTIVES = re.compile(
     r"= (\([^)]*\)|\S+) (all-gather|all-to-all|all-reduce|reduce-scatter|collective-permute)(?:-start)?\("
@@ -164,6 +165,19 @@ OPERATORS = {
     "MDC": (
         lambda engine: collops.MDC(by_engine(np.stack([MATRIX[:, :8], MATRIX[:, 8:16]]) + 0j)(engine), nt=3, nv=4),
         *({**gathered(96), **summed(128)}, {**gathered(192), **summed(64)}, gathered(128), gathered(192)),
+    ),
+    # XLA gathers the windows, and the vectors of a Fourier transform.
+    "BlockToeplitz": (
+        lambda engine: collops.BlockToeplitz(by_engine(KERNEL)(engine)),
+        *(gathered(64), gathered(32), {**gathered(128), **summed(40)}, {**gathered(64), **summed(80)}),
+    ),
+    "Sliding": (
+        lambda _: collops.Sliding(np.eye(192, dtype="float32"), (24, 24), SHAPE, 8, 4),
+        *(summed(192), {**faces(72), **gathered(288)}, gathered(576), gathered(576)),
+    ),
+    "Patch": (
+        lambda _: collops.Patch(np.eye(64, dtype="float32"), (24, 40), SHAPE, (8, 8), (4, 4), (8, 8)),
+        *(summed(64), {**faces(72), **gathered(240)}, gathered(960), {**faces(48), **gathered(240)}),
     ),
     "sums, products and adjoints": (lambda _: smoothing(), PLANE, PLANE, NONE, NONE),
 }

@@ -193,5 +193,7 @@ def _run_petsc(ranks: int, *arguments: str) -> dict[str, Any]:
         check=False,
     )
     if done.returncode:
-        raise CollopsError(f"PETSc's process ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        lines = done.stderr.strip().splitlines()  # a traceback names files of this machine
+        reason = next((line for line in reversed(lines) if "Error" in line), "".join(lines[-1:]))
+        raise CollopsError(f"PETSc's process ended with {done.returncode}: {reason}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -44,9 +44,9 @@ class Namespace:
     """Functions of the array API standard for arrays of one communicator and one engine.
 
     New arrays are split along axis 0, unless made like another one. Arrays without axes are 0-d arrays of the engine,
-    equal on all ranks, as results of ``x.sum()`` are. Functions of several arrays broadcast, if no data need to move to
-    other ranks; Python's operators do not broadcast. Functions that the standard has and that would need values of
-    other ranks raise an UnsupportedTypeError, which names the replacement.
+    equal on all ranks, as results of ``x.sum()`` are. Functions of several arrays broadcast, as Python's operators do,
+    if no data need to move to other ranks. Functions that the standard has and that would need values of other ranks
+    raise an UnsupportedTypeError, which names the replacement.
 
     Parameters
     ----------

@@ -7,6 +7,11 @@
 // Forward: LANES threads compute an element, and a block of threads SLICES elements of one frequency. Adjoint: a block
 // computes a strip of LANES * WIDTH elements of one frequency, to which each of SLICES groups of threads adds some rows.
 
+// compile-with: -DSTORED=float -DREAL=float -DWIDTH=2
+// compile-with: -DSTORED=double -DREAL=double -DWIDTH=1
+// compile-with: -DSTORED=Half -DREAL=float -DWIDTH=4
+// compile-with: -DSTORED=Bfloat -DREAL=double -DWIDTH=1
+
 struct Half { unsigned short bits; };
 struct Bfloat { unsigned short bits; };
 
