@@ -57,6 +57,10 @@ def ascending(A):
 SOLVERS = {
     "cgls": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20),
     "cgls, one reduction": lambda A, y: cgls(A, y, niter=20, damp=0.3, tol=1e-20, reductions=1),
+    # Tolerances are relative to a start from zero.
+    "minres, from near the solution": lambda A, y: minres(
+        A.H @ A, A.H @ y, minres(A.H @ A, A.H @ y, niter=2, rtol=0).x, niter=4, rtol=0.1
+    ),
     "lsqr": lambda A, y: lsqr(A, y, niter=20, damp=0.3, calc_var=True),
     # Pipelined on the host only: with one reduction on JAX.
     "cgls, pipelined, with M": lambda A, y: cgls(
