@@ -3,7 +3,7 @@
 A program sets up its multigrid and solves by CG until the residual is 1e-8 of the right-hand side, which is random. The
 clock ``wall`` is the time of both, from a barrier to a barrier; the figures ``set-up`` and ``solution`` are its two
 parts in seconds (medians), ``iterations`` the iterations of CG, and ``operator complexity`` the stored entries of all
-levels over those of the finest. ``collops, single`` smooths with entries in single precision.
+levels over the entries of the finest. ``collops, single`` smooths with entries in single precision.
 
 PyAMG's smoothed aggregation is serial: with several ranks, rank 0 solves the entire problem while the others wait.
 PETSc's two methods (GAMG, and BoomerAMG of hypre) have their default options. They run on as many ranks in Debian's
@@ -179,7 +179,7 @@ def _why_no_petsc(ranks: int) -> str | None:
 
 
 def _run_petsc(ranks: int, *arguments: str) -> dict[str, Any]:
-    """Run PETSc's process, and return what it has printed."""
+    """Run PETSc's process, and return its output."""
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
     environment = {name: value for name, value in environment_without_launcher().items() if name != "PYTHONPATH"}
     launcher = ["mpiexec.openmpi", "--oversubscribe", "-n", str(ranks)] if ranks > 1 else []

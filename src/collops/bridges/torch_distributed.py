@@ -76,7 +76,7 @@ def placements_to_layout(
         ``Shard(axis)`` or ``Replicate()`` for each axis of the mesh. Uneven parts have the sizes of ``torch.chunk``:
         7 elements on 3 ranks are 3, 3 and 1.
     mesh_shape : sequence of int
-        Shape of the mesh, ``mesh.shape``, whose devices are those of all ranks in C order.
+        Shape of the mesh, ``mesh.shape``; its devices belong to the ranks in C order.
     shape : int or sequence of int
         Global shape.
 

@@ -102,7 +102,7 @@ class NativeComm:
             if not fits or (count > 1 and not manual):
                 raise InputError(
                     f"a clique of {list(joined)} is used in a program on {count} devices, or on others: use it inside "
-                    "shard_map over the devices of the clique, those of this process or all, in their order, and over "
+                    "shard_map over the devices of the clique, of this process or of all, in their order, and over "
                     "all axes of the mesh"
                 )
         elif count != 1:

@@ -68,7 +68,7 @@ class Clique:
         self.first = 0 if comm is None else sum(counts[: comm.rank])
 
     def _spans(self, devices: Sequence[Device] | None) -> bool:
-        """Return whether `devices` are those of all processes, in their order, as ``jax.distributed`` numbers them."""
+        """Return whether `devices` are all devices of all processes, in the order of ``jax.distributed``."""
         return devices is not None and tuple(map(_identifier, devices)) == self._identifiers
 
 
@@ -147,14 +147,14 @@ def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None
         raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
     if comm.size > 1 and kinds != {"cpu"} and any(len(identifiers) > 1 for _, identifiers in known):
         raise InputError(
-            "clique(comm=...) joins one GPU of each rank with those of other ranks, not several: start a rank for each "
-            "GPU, or join the GPUs of one process by clique()"
+            "clique(comm=...) joins at most one GPU of each rank: start a rank for each GPU, or join the GPUs of one "
+            "process by clique()"
         )
     return _clique(members, comm, tuple((kind, tuple(map(tuple, identifiers))) for kind, identifiers in known))
 
 
 def _identifier(device: Device) -> tuple[int, int]:
-    """Return the process and the number of a device; those of different processes of ``jax.distributed`` differ."""
+    """Return the process and the number of a device, unique among processes of ``jax.distributed``."""
     return device.process_index, device.id
 
 

@@ -45,8 +45,8 @@ class Sliding(LinearOperator):
     ----------
     Op : local operator, or list or tuple of local operators
         From the model of a window, of shape `nop`, to a window; any type that :func:`collops.operators.lift_local`
-        accepts. Or one for each window of all ranks, in C order; those of other ranks' windows are not used, and may be
-        ``None``.
+        accepts. Or one for each window of all ranks, in C order; the entries for other ranks' windows are not used, and
+        may be ``None``.
     dims : int or sequence of int
         Shape of the model as for PyLops: along windowed axes the number of windows times the extent of the model of a
         window. ``sliding1d_design`` and the other design functions of PyLops compute it.
@@ -77,7 +77,7 @@ class Sliding(LinearOperator):
     ------
     InputError
         If windows do not fit the data, overlap by a window or more, or with a taper by more than half a window; if
-        there is no such taper, or the number of operators or scalings is not the number of windows.
+        the taper is unknown, or the numbers of operators or scalings and of windows differ.
     LayoutError
         On every rank, if `dims` or an operator does not fit the windows, or an axis without windows is split.
     UnsupportedTypeError
@@ -132,8 +132,8 @@ class Sliding(LinearOperator):
             data.mask,
         )
         firsts, counts = zip(*_windows_of(data, blocks, comm.rank), strict=True)
-        whole = data.shape[len(axes) :]
-        self._window = (*(axis.samples for axis in axes), *whole)
+        spanned = data.shape[len(axes) :]
+        self._window = (*(axis.samples for axis in axes), *spanned)
         self._operators = _lifted(Op, model, comm, self._window)
         kinds = comm.allgather_metadata(sorted({_kind(op) for op in self._operators}))
         entries = [entry for rank in kinds for entry in rank]
@@ -144,8 +144,8 @@ class Sliding(LinearOperator):
         # The axes of an array of windows, with each windowed axis after the axis that numbers its windows.
         pairs = [axis for number in range(len(axes)) for axis in (number, len(axes) + number)]
         self._interleaved = [*pairs, *range(2 * len(axes), len(axes) + len(self._window))]
-        self._extended = (*(axis.padded(count) for axis, count in zip(axes, counts, strict=True)), *whole)
-        factors = _factors(axes, firsts, counts, tapertype, len(whole))
+        self._extended = (*(axis.padded(count) for axis, count in zip(axes, counts, strict=True)), *spanned)
+        factors = _factors(axes, firsts, counts, tapertype, len(spanned))
         if scalings is not None:
             own = tuple(slice(first, first + count) for first, count in zip(firsts, counts, strict=True))
             values = _scalings(scalings, self.nwins)
@@ -156,7 +156,7 @@ class Sliding(LinearOperator):
 
         def regions(rank: int) -> list[Region]:
             windows = zip(axes, _windows_of(data, blocks, rank), strict=True)
-            return [(*(axis.reach(*some) for axis, some in windows), *((0, extent) for extent in whole))]
+            return [(*(axis.reach(*some) for axis, some in windows), *((0, extent) for extent in spanned))]
 
         moves = transfers(data, comm.rank, regions)
         sends, receives = ([(peer, box) for peer, _, box in side] for side in moves[:2])
@@ -383,15 +383,15 @@ def _lifted(Op: Any, model: Layout, comm: Communicator, window: tuple[int, ...])
         if isinstance(Op, list | tuple):
             if len(Op) != prod(nwins):
                 raise InputError(f"Op must be one operator, or a list of {prod(nwins)}, one per window, not {len(Op)}")
-            given = [lift_local(Op[number]) for number in numbers]
+            operators = [lift_local(Op[number]) for number in numbers]
         else:
-            given = [lift_local(Op)]  # checked on ranks without windows, too
-        for op in given:
+            operators = [lift_local(Op)]  # checked on ranks without windows, too
+        for op in operators:
             if tuple(map(operator.index, op.shape)) != shape:
                 raise LayoutError(
                     f"the operator of a window of shape {window} needs the shape {shape}, not {tuple(op.shape)}"
                 )
-    return given if isinstance(Op, list | tuple) else given * len(numbers)
+    return operators if isinstance(Op, list | tuple) else operators * len(numbers)
 
 
 def _kind(op: LocalOperator) -> tuple[str, bool, bool]:
@@ -407,7 +407,7 @@ def _multiplies(op: LocalOperator, engine: Engine) -> bool:
 
 
 def _factors(
-    axes: Sequence[_WindowAxis], firsts: Sequence[int], counts: Sequence[int], tapertype: str | None, whole: int
+    axes: Sequence[_WindowAxis], firsts: Sequence[int], counts: Sequence[int], tapertype: str | None, spanned: int
 ) -> list[np.ndarray]:
     """Return the tapers of each windowed axis, for arrays of this rank's windows."""
     if tapertype is None:
@@ -415,7 +415,7 @@ def _factors(
     ndim = len(axes)
     factors = []
     for number, (axis, first, count) in enumerate(zip(axes, firsts, counts, strict=True)):
-        shape = [1] * (2 * ndim + whole)
+        shape = [1] * (2 * ndim + spanned)
         shape[number], shape[ndim + number] = count, axis.samples
         factors.append(axis.tapers(first, count, _POWERS[tapertype]).reshape(shape))
     return factors

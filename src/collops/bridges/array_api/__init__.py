@@ -104,7 +104,7 @@ def namespace(
     Raises
     ------
     InputError
-        For another version, or if there is no such engine.
+        For an unknown version or engine.
 
     Examples
     --------

@@ -154,7 +154,7 @@ def _dtype(xp: Any, dtype: Any) -> np.dtype:
 
 
 def _check_device(xp: Any, device: Any) -> None:
-    """Raise UnsupportedTypeError for another device than that of the engine."""
+    """Raise UnsupportedTypeError unless the device is the engine's."""
     if device is not None and device not in xp.__array_namespace_info__().devices():
         raise UnsupportedTypeError(f"arrays of the engine {xp.engine.name} are not made on the device {device}")
 

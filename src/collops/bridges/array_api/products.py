@@ -1,4 +1,4 @@
-"""Products of matrices and vectors of the array API standard, where the parts of one array meet those of the other."""
+"""Products of matrices and vectors of the array API standard, if each rank holds matching parts."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class BlockToeplitz(LinearOperator):
     the error of storage is at most the largest norm of the rounding error of a matrix, which is computed. With n terms
     of unit roundoff u, products add :math:`\sqrt 2 \gamma_{2n} + 2 u` times `scale` (see [3]_, section 3.1), and
     each transform :math:`20 u \log_2 N`, three times the bound of section 24.1 of [3]_ for radix 2, since libraries
-    also use others. These bounds hold in the worst case; errors are usually far smaller, except those of storage.
+    also use others. These bounds hold in the worst case; errors are usually far smaller, except storage errors.
 
     :class:`Columns` multiplies up to 64 arrays at once: every matrix is then read once for all of them.
 
