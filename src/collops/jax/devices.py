@@ -147,8 +147,8 @@ def clique(devices: Sequence[Device] | None = None, *, comm: Communicator | None
         raise InputError(f"the devices of a clique must be of one kind on all ranks, not {' and '.join(sorted(kinds))}")
     if comm.size > 1 and kinds != {"cpu"} and any(len(identifiers) > 1 for _, identifiers in known):
         raise InputError(
-            "clique(comm=...) joins at most one GPU of each rank: start a rank for each GPU, or join the GPUs of one "
-            "process by clique()"
+            "clique(comm=...) joins at most one GPU of each rank with GPUs of other ranks: start a rank for each GPU, "
+            "or join the GPUs of one process by clique()"
         )
     return _clique(members, comm, tuple((kind, tuple(map(tuple, identifiers))) for kind, identifiers in known))
 
