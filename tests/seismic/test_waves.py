@@ -14,7 +14,9 @@ from collops.seismic.waves.storage import Reversal
 from collops.solvers.nonlinear import lbfgs
 
 SHAPES = {1: (30,), 2: (17, 14), 3: (9, 8, 10)}
-POSITIONS = np.array([[33.0, 41.0, 52.0], [71.0, 62.0, 12.3], [40.0, 22.7, 40.0], [55.5, 30.1, 9.0], [20.0, 50.0, 66.0]])
+POSITIONS = np.array(
+    [[33.0, 41.0, 52.0], [71.0, 62.0, 12.3], [40.0, 22.7, 40.0], [55.5, 30.1, 9.0], [20.0, 50.0, 66.0]]
+)
 
 
 def small(ndim=2, order=4, surface=True, shots=3, samples=40, width=5):

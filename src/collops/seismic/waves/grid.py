@@ -14,8 +14,6 @@ from collops.errors import InputError, LayoutError
 from collops.seismic.waves.layers import Layers, profile
 from collops.seismic.waves.stencil import ORDERS, first_derivative, largest_step, second_derivative
 
-__all__ = ["Grid", "Slab", "Tile"]
-
 RADIUS = 4
 """Grid points on each side of a source or a receiver that its interpolation uses."""
 

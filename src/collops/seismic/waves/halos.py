@@ -8,8 +8,6 @@ from collops import Communicator, ExchangePlan, Layout
 from collops.extend.arrays import Box, transfers
 from collops.seismic.waves.grid import Tile
 
-__all__ = ["TileHalos"]
-
 
 class TileHalos:
     """Fill the halos of a field from neighbouring tiles. Collective: all ranks of the tiles make it.

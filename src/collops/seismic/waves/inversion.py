@@ -37,7 +37,7 @@ class WaveformMisfit:
     >>> F = Propagator(grid, geometry, dtype="float64", kernels="numpy")
     >>> problem = WaveformMisfit(F, F(collops.full(F.domain, 2100.0)))
     >>> result = lbfgs(problem, collops.full(F.domain, 2000.0), niter=2, lower=1500.0)
-    >>> bool(result.residual_norms[-1] < 0.1 * result.residual_norms[0])
+    >>> bool(result.residual_norms[-1] < 0.5 * result.residual_norms[0])
     True
     """
 

@@ -13,8 +13,6 @@ from collops.seismic.waves.geometry import Geometry, injection, interpolation
 from collops.seismic.waves.grid import Tile
 from collops.seismic.waves.storage import Reversal, Storage
 
-__all__ = ["March", "Shot"]
-
 
 class Fields:
     """The state of the scheme between two steps: two fields with halos, and the memory variables of the layers."""

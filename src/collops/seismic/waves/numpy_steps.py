@@ -8,8 +8,6 @@ import numpy as np
 
 from collops.seismic.waves.grid import Slab, Tile
 
-__all__ = ["Steps"]
-
 _Window = tuple[tuple[int, int], ...]
 
 

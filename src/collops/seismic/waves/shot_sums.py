@@ -12,8 +12,6 @@ import numpy as np
 
 from collops import Communicator
 
-__all__ = ["ShotSum"]
-
 _PIECE = 1 << 20  # elements of an image that are summed over the ranks at a time
 
 

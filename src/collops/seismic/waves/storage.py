@@ -39,6 +39,12 @@ class Storage:
     ----------
     .. [1] Griewank, A., and Walther, A., "Algorithm 799: revolve", ACM Transactions on Mathematical Software 26(1),
        19-45, 2000.
+
+    Examples
+    --------
+    >>> from collops.seismic.waves import Storage
+    >>> print(Storage.within(20_000_000, steps=1000, wavefield=400_000, state=900_000))
+    11 checkpoints and 25 wavefields, 19.9 MB: each step is computed 2.67 times on average
     """
 
     steps: int
