@@ -11,7 +11,6 @@ from collops.extend.communication import alone
 from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Storage, WaveformMisfit
 from collops.seismic.waves.storage import Reversal
-from collops.solvers.nonlinear import lbfgs
 
 SHAPES = {1: (30,), 2: (17, 14), 3: (9, 8, 10)}
 POSITIONS = np.array(
@@ -61,7 +60,7 @@ def test_the_adjoint_is_exact(comm, ndim, order, surface):
 
 
 def test_numba_computes_the_same_bits_as_numpy(comm):
-    grid, geometry = small(3, 4, samples=25)
+    grid, geometry = small(3, 2, samples=25)
     made = [Propagator(grid, geometry, dtype="float64", kernels=kind, comm=comm) for kind in ("numba", "numpy")]
     assert products(made[0]) == products(made[1])
 
@@ -70,7 +69,7 @@ def test_numba_computes_the_same_bits_as_numpy(comm):
 def test_the_same_bits_on_any_ranks_and_tiles(comm, shots):
     grid, geometry = small(2, 4, shots=shots)
     serial = products(Propagator(grid, geometry, kernels="numpy", comm=alone()))
-    for tiles in dict.fromkeys([None, (comm.size, 1), (1, comm.size), (2, 1)[:: 1 if comm.size % 2 else -1]]):
+    for tiles in dict.fromkeys([None, (comm.size, 1), (1, comm.size), (2, 1), (2, 2)]):
         if tiles is None or comm.size % np.prod(tiles) == 0:
             F = Propagator(grid, geometry, tiles=tiles, kernels="numpy", comm=comm)
             assert products(F) == serial
@@ -133,19 +132,6 @@ def test_steps_in_reverse(checkpoints, wavefields, steps):
     assert len(list(walk.walk(Counter(), Counter.advance))) == steps
     assert walk.computed == chosen.computed  # as predicted
     assert len(walk._saved) <= chosen.checkpoints
-
-
-def test_inversion_reduces_the_error_of_the_model(comm):
-    grid = Grid((14, 12), (10.0, 10.0), order=4, layers=Layers(6))
-    along = np.linspace(5.0, 125.0, 7)
-    sources, receivers = np.stack([along[2::3], np.full(2, 10.0)], 1), np.stack([along, np.full(7, 100.0)], 1)
-    F = Propagator(grid, Geometry(sources, receivers, small(samples=80)[1].wavelet, 0.001), kernels="numpy", comm=comm)
-    truth = np.full(grid.shape, 2000.0)
-    truth[5:9, 4:8] = 2200.0
-    truth, start = collops.from_global(truth, layout=F.domain, comm=comm), collops.full(F.domain, 2000.0, comm=comm)
-    found = lbfgs(WaveformMisfit(F, F(truth)), start, niter=5, lower=1500.0, upper=3000.0)
-    assert found.residual_norms[-1] < 0.1 * found.residual_norms[0]
-    assert float((found.x - truth).norm()) < 0.8 * float((start - truth).norm())
 
 
 def test_a_long_step_is_refused_with_the_longest_one(comm):

@@ -42,7 +42,7 @@ class Born(LinearOperator):
     are added in an order that does not depend on the ranks.
 
     Messages: as for the propagator. Adjoint: one exchange of halos for each step of both fields on several tiles, and
-    for each 2^20 points one allgather of the partial sums of the shots of each group.
+    one all-to-all and one allgather of images, among the ranks with the same tile.
 
     Examples
     --------

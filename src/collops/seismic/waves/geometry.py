@@ -14,7 +14,7 @@ from collops.seismic.waves.grid import RADIUS, Grid, Tile
 _KAISER = 6.31  # Hicks (2002), table 1: monopoles, a radius of 4, wavenumbers up to half of Nyquist's
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Geometry:
     r"""The positions of sources and receivers, the wavelets and the time axis.
 
@@ -59,14 +59,14 @@ class Geometry:
 
     def __post_init__(self) -> None:
         arrays = {}
-        for name in ("sources", "receivers", "wavelet"):
+        for name in ("sources", "receivers", "wavelet", "interval"):
             try:
                 arrays[name] = np.array(getattr(self, name), np.float64)
             except (TypeError, ValueError) as error:
-                raise InputError(f"{name} must be an array of real numbers in host memory: {error}") from error
+                raise InputError(f"{name} must be real numbers in host memory: {error}") from error
             if not np.isfinite(arrays[name]).all():
                 raise InputError(f"{name} must be finite")
-        sources, receivers, wavelet = arrays.values()
+        sources, receivers, wavelet, interval = arrays.values()
         if sources.ndim != 2 or not sources.size:
             raise InputError(f"sources must have the shape (shots, axes), not {sources.shape}")
         shots, axes = sources.shape
@@ -76,9 +76,9 @@ class Geometry:
             raise InputError(f"receivers of {len(receivers)} shots do not fit {shots} sources")
         if wavelet.ndim not in (1, 2) or wavelet.shape[-1] < 2 or (wavelet.ndim == 2 and len(wavelet) != shots):
             raise InputError(f"the wavelet must have the shape (samples,) or ({shots}, samples), not {wavelet.shape}")
-        if not (np.isfinite(self.interval) and self.interval > 0):
+        if interval.ndim or interval <= 0:
             raise InputError(f"the interval must be a positive number of seconds, not {self.interval!r}")
-        for name, values in (*arrays.items(), ("interval", float(self.interval))):
+        for name, values in (arrays | {"interval": float(interval)}).items():
             object.__setattr__(self, name, values)
 
     @property
@@ -139,7 +139,7 @@ def _nodes(positions: np.ndarray, tile: Tile) -> tuple[np.ndarray, np.ndarray, n
     node = np.where(np.abs(node - nearest) < 1e-6, nearest, node)  # on a grid point, but for rounding
     lower = np.floor(node).astype(np.int64)
     begin = np.array(tile.begin)
-    inside = ((lower >= begin) & (lower < begin + tile.inner[3 - len(begin) :])).all(axis=1)
+    inside = np.all((lower >= begin) & (lower < begin + tile.inner[3 - len(begin) :]), axis=1)
     return node, lower, inside
 
 

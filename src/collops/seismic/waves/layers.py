@@ -55,7 +55,7 @@ class Layers:
     frequency: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.width, int) or self.width < 0:
+        if not isinstance(self.width, int | np.integer) or self.width < 0:
             raise InputError(f"the width of absorbing layers must be an integer of at least 0, not {self.width!r}")
         for name in ("velocity", "frequency"):
             value = getattr(self, name)

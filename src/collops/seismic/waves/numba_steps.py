@@ -79,28 +79,28 @@ def _stencil_of_vector(typing, lanes, out, at, source, index, strides, center, s
     return types.void(lanes, out, at, source, index, strides, center, sides, odd), generate
 
 
-def _leading_elements(typing, places, array):
-    """Return the first ``len(places)`` elements of a flat array as a tuple, whose length is known at compile time."""
+def _elements_of_array(typing, places, array, begin):
+    """Return ``len(places)`` elements of a flat array as a tuple, whose length is known at compile time."""
     result = types.UniTuple(array.dtype, places.count)
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(array)(context, builder, arguments[1]).data
-        index = ir.IntType(64)
-        values = [builder.load(builder.gep(data, [index(place)])) for place in range(places.count)]
+        first = builder.gep(data, [context.cast(builder, arguments[2], begin, types.intp)])
+        values = [builder.load(builder.gep(first, [ir.IntType(64)(place)])) for place in range(places.count)]
         return context.make_tuple(builder, result, values)
 
-    return result(places, array), generate
+    return result(places, array, begin), generate
 
 
 # Numba passes the argument `typing`.
 _stencil: Any = intrinsic(_stencil_of_vector)
-_elements: Any = intrinsic(_leading_elements)
+_elements: Any = intrinsic(_elements_of_array)
 
 
 @njit(**_OPTIONS)
-def _row(lanes, out, to, source, begin, n, strides, center, weights, places, odd):
-    """Fill n elements of `out` with a stencil of `source`. `weights` has as many elements as `places`."""
-    sides = _elements(places, weights)
+def _row(lanes, out, to, source, begin, n, strides, center, weights, first, places, odd):
+    """Fill n elements of `out` with a stencil of `source`, whose coefficients are ``len(places)`` of `weights`."""
+    sides = _elements(places, weights, first)
     width, k = len(lanes), 0
     while k + width <= n:
         _stencil(lanes, out, to + k, source, begin + k, strides, center, sides, odd)
@@ -161,7 +161,27 @@ def _add_product(total, to, x, begin, y, first, n):
 
 @njit(**_OPTIONS)
 def _rows(
-    stage, task, lanes, u, before, memory, c, w, x, y, tile, slabs, a, b, strides, steps, centers, weights, half, sides
+    stage,
+    task,
+    lanes,
+    u,
+    before,
+    memory,
+    c,
+    w,
+    x,
+    y,
+    tile,
+    slabs,
+    a,
+    b,
+    strides,
+    steps,
+    centers,
+    seconds,
+    firsts,
+    half,
+    sides,
 ):
     """Compute the rows of a task; see `_sweep`."""
     planes, rows, n, origin, block, mirrored = tile
@@ -176,39 +196,41 @@ def _rows(
                 for k in range(1, mirrored + 1):
                     u[base - k] = -u[base + k]
                 to = flat if total.size > n else 0
-                _row(lanes, total, to, u, base, n, steps, (centers[-1],), weights[0].ravel(), sides, ())
+                _row(lanes, total, to, u, base, n, steps, (centers[-1],), seconds, 0, sides, ())
             for s in range(len(slabs)):
                 axis, number = slabs[s, 0], slabs[s, 9]
                 coordinate = i if axis == 0 else j
-                lows, highs = (slabs[s, 3], slabs[s, 1]), (slabs[s, 4], slabs[s, 2])  # of the zone and of the layer
-                inside = axis == 2 or lows[0] <= coordinate < highs[0]
-                within = axis == 2 or lows[1] <= coordinate < highs[1]
-                begin, low = (lows[0], lows[1]) if axis == 2 else (0, 0)
-                m, size = (highs[0] - begin, highs[1] - low) if axis == 2 else (n, n)
+                if axis < 2 and not slabs[s, 3] <= coordinate < slabs[s, 4]:
+                    continue
+                # The elements of the row in the zone and in the layer.
+                begin, end, low, high = (
+                    (slabs[s, 3], slabs[s, 4], slabs[s, 1], slabs[s, 2]) if axis == 2 else (0, n, 0, n)
+                )
+                m, size, within = end - begin, high - low, axis == 2 or slabs[s, 1] <= coordinate < slabs[s, 2]
                 at = slabs[s, 5] + i * slabs[s, 6] + j * slabs[s, 7]
                 place = slabs[s, 8] + (low if axis == 2 else coordinate)
                 across, beside = (strides[axis],), (slabs[s, 6] if axis == 0 else slabs[s, 7] if axis == 1 else 1,)
-                center, d1, d2 = (centers[number],), weights[1, number], weights[0, number]
-                if stage == _FORWARD and inside:
-                    _row(lanes, two, begin, first, at + begin, m, beside, (), d1, half, (0,))
+                center, side = (centers[number],), number * len(half)
+                if stage == _FORWARD:
+                    _row(lanes, two, begin, first, at + begin, m, beside, (), firsts, side, half, (0,))
                     _add(total, to + begin, two, begin, m)
-                if stage == _ADJOINT and inside:
-                    _row(lanes, two, begin, second, at + begin, m, beside, center, d2, half, ())
-                    _row(lanes, three, begin, first, at + begin, m, beside, (), d1, half, (0,))
+                if stage == _ADJOINT:
+                    _row(lanes, two, begin, second, at + begin, m, beside, center, seconds, side, half, ())
+                    _row(lanes, three, begin, first, at + begin, m, beside, (), firsts, side, half, (0,))
                     _add_difference(total, begin, two, three, begin, m)
                 if not within:
                     continue
                 if stage in (_FIRST, _FIRST_ADJOINT):
-                    _row(lanes, two, low, u, base + low, size, across, (), d1, half, (0,))
+                    _row(lanes, two, low, u, base + low, size, across, (), firsts, side, half, (0,))
                     if stage == _FIRST_ADJOINT:
-                        _row(lanes, three, low, second, at + low, size, beside, (), d1, half, (0,))
+                        _row(lanes, three, low, second, at + low, size, beside, (), firsts, side, half, (0,))
                         _add(two, low, three, low, size)
                     sign = 1 if stage == _FIRST else -1
                     _decay(first, at + low, two, low, size, a, b, place, axis == 2, sign)
                 elif stage == _SECOND_ADJOINT:
                     _decay(second, at + low, u, base + low, size, a, b, place, axis == 2, 1)
                 elif stage == _FORWARD:
-                    _row(lanes, three, low, u, base + low, size, across, center, d2, half, ())
+                    _row(lanes, three, low, u, base + low, size, across, center, seconds, side, half, ())
                     _add(three, low, two, low, size)
                     _decay(second, at + low, three, low, size, a, b, place, axis == 2, 1)
                     _add(total, to + low, second, at + low, size)
@@ -222,7 +244,26 @@ def _rows(
 
 @njit(parallel=True, **_OPTIONS)
 def _sweep(
-    stage, lanes, u, before, memory, c, w, x, y, tile, slabs, a, b, strides, steps, centers, weights, half, sides
+    stage,
+    lanes,
+    u,
+    before,
+    memory,
+    c,
+    w,
+    x,
+    y,
+    tile,
+    slabs,
+    a,
+    b,
+    strides,
+    steps,
+    centers,
+    seconds,
+    firsts,
+    half,
+    sides,
 ):
     """Do one stage of a step on all rows of a tile.
 
@@ -232,7 +273,7 @@ def _sweep(
     """
     for task in prange((tile[1] + tile[4] - 1) // tile[4]):
         arrays = u, before, memory, c, w, x, y
-        _rows(stage, task, lanes, *arrays, tile, slabs, a, b, strides, steps, centers, weights, half, sides)
+        _rows(stage, task, lanes, *arrays, tile, slabs, a, b, strides, steps, centers, seconds, firsts, half, sides)
 
 
 @cache
@@ -240,9 +281,10 @@ def _compiled(dtype: str, order: int, ndim: int) -> None:
     """Compile the kernel for a type of grids, or load it from the cache on disk. Later calls do not compile."""
     none, sides = np.empty(0, dtype), np.zeros((ndim, order // 2), dtype)
     stencils = _stencils((1, 1, 1), sides[:, 0], sides, sides)
-    constants = (0, 0, 0, 0, 1, 0), np.empty((0, _COLUMNS), np.int64), none, none, *stencils
-    with compilation_lock(_sweep, "waves"):
-        _sweep(_FIRST, _lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
+    constants: Any = (0, 0, 0, 0, 1, 0), np.empty((0, _COLUMNS), np.int64), none, none, *stencils
+    sweep: Any = _sweep
+    with compilation_lock(sweep, "waves"):
+        sweep(_FIRST, _lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
 
 
 def _lanes(dtype: np.dtype) -> tuple[int, ...]:
@@ -255,8 +297,8 @@ def _stencils(
     """Return the strides of a field, and the coefficients of the stencils, whose numbers the compiler must know."""
     ndim, half = seconds.shape
     totals = np.append(centers, centers.sum(dtype=centers.dtype))
-    weights = np.stack([seconds, firsts])
-    return strides, strides[3 - ndim :], totals, weights, (0,) * half, (0,) * (ndim * half)
+    numbers = (0,) * half, (0,) * (ndim * half)
+    return strides, strides[3 - ndim :], totals, seconds.ravel(), firsts.ravel(), *numbers
 
 
 class Steps:
@@ -272,7 +314,7 @@ class Steps:
         table = np.array([_entries(slab, tile, slabs) for slab in slabs], np.int64).reshape(len(slabs), _COLUMNS)
         a, b = (np.concatenate([np.empty(0, dtype), *parts]) for parts in ([s.a for s in slabs], [s.b for s in slabs]))
         stencils = _stencils(strides, *tile.stencils(dtype))
-        self._constants = (*tile.inner, origin, block, mirrored), table, a, b, *stencils
+        self._constants: Any = (*tile.inner, origin, block, mirrored), table, a, b, *stencils
         self._lanes = _lanes(dtype)
         self._none = np.empty(0, dtype)
         _compiled(dtype.name, tile.grid.order, len(tile.axes))
@@ -302,9 +344,10 @@ class Steps:
 
     def _run(self, stages: Sequence[int], u: np.ndarray, before: np.ndarray, memory: np.ndarray, *others: Any) -> None:
         arrays = u.reshape(-1), before.reshape(-1), memory, *(array.reshape(-1) for array in others)
+        sweep: Any = _sweep
         with limited_threads(self._threads):
             for stage in stages if memory.size else stages[-1:]:
-                _sweep(stage, self._lanes, *arrays, *self._constants)
+                sweep(stage, self._lanes, *arrays, *self._constants)
 
 
 def _entries(slab: Slab, tile: Tile, slabs: Sequence[Slab]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ class Steps:
         Ignored: NumPy computes on one thread.
     """
 
-    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int) -> None:
+    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> None:
         self._tile, self._slabs = tile, slabs
         self._centers, self._seconds, self._firsts = tile.stencils(dtype)
         self._center = self._centers.sum(dtype=dtype)

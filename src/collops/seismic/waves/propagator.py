@@ -218,7 +218,7 @@ class Propagator:
 
     def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
-        if memory is not None and not isinstance(memory, int):
+        if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
         field = max(math.prod(tile.inner) for tile in tiles)
         state = max(2 * (math.prod(tile.shape) + _elements(self._slabs(tile))) for tile in tiles)

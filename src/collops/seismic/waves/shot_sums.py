@@ -12,8 +12,6 @@ import numpy as np
 
 from collops import Communicator
 
-_PIECE = 1 << 20  # elements of an image that are summed over the ranks at a time
-
 
 class ShotSum:
     """The sum of images of the shots of one rank, and then of all ranks.
@@ -39,21 +37,20 @@ class ShotSum:
         self._nodes.append((level, number, image))
 
     def total(self, shares: list[range], out: np.ndarray, comm: Communicator) -> np.ndarray:
-        """Return the sum over the shots of all ranks, in the flat array `out`.
+        """Return the sum over the shots of all ranks, in the flat array `out`. `shares` are the shots of each rank.
 
-        Collective: one allgather of at most 2^20 elements of the images of each node at a time.
+        Collective: one all-to-all, by which each rank receives its part of all nodes, and one allgather of the sums.
         """
         nodes = [list(nodes_of(shots)) for shots in shares]
-        most = max(map(len, nodes))
-        for begin in range(0, out.size, _PIECE):
-            piece = slice(begin, min(out.size, begin + _PIECE))
-            own = np.zeros((most, piece.stop - begin), out.dtype)
-            for row, (_, _, image) in zip(own, self._nodes, strict=False):
-                row[...] = image.reshape(-1)[piece]
-            parts = comm.allgather(own) if comm.size > 1 else own[np.newaxis]
-            rows = [row for rank, part in zip(nodes, parts, strict=True) for row in part[: len(rank)]]
-            tree = dict(zip((node for rank in nodes for node in rank), rows, strict=True))
-            out[piece] = _root(tree, shares[-1].stop)
+        width = -(-out.size // comm.size)
+        own = np.zeros((max(map(len, nodes)), width * comm.size), out.dtype)
+        for row, (_, _, image) in zip(own, self._nodes, strict=False):
+            row[: out.size] = image.reshape(-1)
+        parts = np.ascontiguousarray(own.reshape(len(own), comm.size, width).swapaxes(0, 1))
+        parts = comm.alltoall(parts) if comm.size > 1 else parts
+        rows = [row for rank, part in zip(nodes, parts, strict=True) for row in part[: len(rank)]]
+        total = _root(dict(zip((node for rank in nodes for node in rank), rows, strict=True)), shares[-1].stop)
+        out[...] = (comm.allgather(total) if comm.size > 1 else total).reshape(-1)[: out.size]
         return out
 
 
