@@ -36,14 +36,15 @@ inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits,
 #include SOURCE
 extern "C" void run(
     int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed,
-    Real tolerance, Real h0, Real h1, Real h2, int n0, int n1, int n2, int level, int first0, int first1, int corner)
+    Real tolerance, Real least, Real h0, Real h1, Real h2, int n0, int n1, int n2, int settled, int level, int first0,
+    int first1, int corner)
 {
     blockIdx = {x, y, z};
     for (threadIdx.y = 0; threadIdx.y < ROWS; ++threadIdx.y)
         for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x)
             sweep_plane(
-                rests, active, slowness, sources, changed, tolerance, h0, h1, h2, n0, n1, n2, level, first0, first1,
-                corner);
+                rests, active, slowness, sources, changed, tolerance, least, h0, h1, h2, n0, n1, n2, settled, level,
+                first0, first1, corner);
 }
 """
 
@@ -66,7 +67,7 @@ class HostKernel:
         subprocess.run(command, check=True, capture_output=True)
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 4 + [ctypes.c_int] * 7
+        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 5 + [ctypes.c_int] * 8
 
     def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
         """Launch it."""

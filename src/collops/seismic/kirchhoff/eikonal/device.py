@@ -12,7 +12,7 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cuda_module, memory_of
 from collops.extend.engines import engine as engine_called
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, WAKE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _LANES, _ROWS = 32, 8  # as in sweep.cu
 _SHARE = 0.1  # maximum part of the device's memory for the values of a batch
@@ -79,16 +79,17 @@ def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray) -> Non
     kernel, kind = _kernel(cupy.cuda.Device().id, medium.dtype), medium.dtype.type
     slowness, sources = cupy.asarray(medium.slowness.astype(medium.dtype)), cupy.asarray(described)
     changed, active = cupy.zeros(1, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
-    arguments = (rests, active, slowness, sources, changed, kind(WAKE * medium.cell), *map(kind, medium.spacing))
-    sizes, quiet, number = tuple(map(np.int32, medium.sizes)), 0, 0
+    arguments = (rests, active, slowness, sources, changed, kind(TOLERANCE * medium.cell), kind(WAKE * medium.cell))
+    sizes, quiet, number = (*map(kind, medium.spacing), *map(np.int32, medium.sizes)), 0, 0
     planes = _planes(medium.sizes, len(rests))
     while quiet < len(medium.corners):
         if number == MOST_SWEEPS:
             raise medium.not_converged()
         changed.fill(0)
         corner = np.int32(medium.corners[number % len(medium.corners)])
+        settled = np.int32(number >= SETTLING_ROUNDS * len(medium.corners))
         for blocks, plane in planes:
-            kernel(blocks, (_LANES, _ROWS), (*arguments, *sizes, *plane, corner))
+            kernel(blocks, (_LANES, _ROWS), (*arguments, *sizes, settled, *plane, corner))
         quiet, number = 0 if int(changed[0]) else quiet + 1, number + 1
 
 

@@ -10,7 +10,8 @@
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
 // sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. `changed` is set
-// if any rest changes by more than `tolerance`, in metres, times the slowness. A block has LANES x ROWS threads; blocks are (rows of
+// if any rest changes by more than `tolerance`, in metres, times the slowness, and neighbours become active if it does by more than
+// `least`. If `settled`, rests only decrease. A block has LANES x ROWS threads; blocks are (rows of
 // points along the second axis, points along the first axis, groups). A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
@@ -112,8 +113,8 @@ __device__ __forceinline__ void wake(unsigned char* state, long long stride, int
 }
 
 extern "C" __global__ void sweep_plane(
-    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real spacing0,
-    Real spacing1, Real spacing2, int size0, int size1, int size2, int level, int first0, int first1, int corner)
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real least, Real spacing0,
+    Real spacing1, Real spacing2, int size0, int size1, int size2, int settled, int level, int first0, int first1, int corner)
 {
     int i = first0 + blockIdx.y, j = first1 + blockIdx.x * ROWS + threadIdx.y, k = level - i - j;
     if (j >= size1 || k < 0 || k >= size2) return; // all lanes
@@ -137,9 +138,11 @@ extern "C" __global__ void sweep_plane(
     if (threadIdx.x == 0) *state = 0;
     if ((rest < FAR && AS_BITS(rest) & 1) || min(a.value, min(b.value, c.value)) >= FAR) return;
     Real found = AS_REAL(AS_BITS(arrival(a, b, c, slow)) & ~Bits(1));
+    if (settled && found >= rest) return;
     *here = found;
-    if (fabs(found - rest) > tolerance * slow + ROUNDING * fabs(found)) {
-        *changed = 1;
+    Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
+    if (change > tolerance * slow + rounding) *changed = 1;
+    if (change > least * slow + rounding) {
         wake(state, stride0, i, size0);
         wake(state, stride1, j, size1);
         wake(state, 1, k, size2);
