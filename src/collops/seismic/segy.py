@@ -26,7 +26,9 @@ __all__ = [
     "TIMING",
     "SegyFile",
     "Traces",
+    "delays",
     "fits_segy",
+    "header_times",
     "is_segy",
     "other_intervals",
     "require_segyio",
@@ -75,7 +77,7 @@ _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 _IBM = 1
 _SAMPLES = {_IBM: "u4", 2: "i4", 3: "i2", 5: "f4", 6: "f8", 8: "i1", 9: "i8", 10: "u4", 11: "u2", 12: "u8", 16: "u1"}
 # Fields of the binary header by their first bytes in the file, counted from 1 as in the standard.
-_INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3505
+_INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _FIXED, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3503, 3505
 # Fields of revision 2 only, undefined in earlier revisions.
 _LONG_COUNT, _LONG_INTERVAL, _ORDER, _MORE_HEADERS, _TRACES, _FIRST, _TRAILERS = (
     3269,
@@ -90,11 +92,13 @@ _BIG, _LITTLE = 0x01020304, 0x04030201  # of `_ORDER`, read in big-endian order
 _REVISION_1 = 3261  # end of the fields of revisions 0 and 1, except the fields from 3501 on
 # Fields of trace header extension 1, by their first bytes in it, and its name in the last bytes.
 _EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
+_TRACE_COUNT, _LONG_TRACE_COUNT = 115, 137  # of samples: in the standard header and in the extension
 _TRACE_INTERVAL, _POSITIONS = 145, (*range(33, 64, 8), *range(97, 136, 8), 161, 169)
 _FEET = 2
 _ARC_UNITS = (2, 3, 4)
 _PIECE_BYTES = 16 << 20  # of traces that are sent to the first rank at a time
 _HEADERS_AT_A_TIME = 1 << 14
+_CHECKED = 16  # traces with padding that are read, to check that it is zero
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ class SegyFile:
     first: int  # bytes before the first trace
     header_bytes: int  # per trace: 240, and 240 for each additional header of revision 2
     exact: bool  # whether the interval is the extended interval of revision 2
+    # Number of samples and first byte of each trace, shape (2, traces), if traces have different lengths.
+    varying: np.ndarray | None = None
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
@@ -159,7 +165,14 @@ class SegyFile:
             body >= trace_count * length if trace_count else body >= length and body % length == 0 for length in lengths
         ]
         length = lengths[fits.index(True)] if any(fits) else lengths[0]
-        if not any(fits):
+        varying = None
+        header_bytes = length - samples * np.dtype(_SAMPLES[code]).itemsize
+        if not any(fits) and revision > 0 and not number(_FIXED, 2):
+            size_of_traces = body if not trace_count else size - first
+            varying = _varying_traces(path, endian, first, size_of_traces, header_bytes, samples, code, trace_count)
+        if varying is not None:
+            samples, trace_count = int(varying[0].max()), varying.shape[1]
+        elif not any(fits):
             expected = f"{trace_count}" if trace_count else "an integer number"
             raise InputError(
                 f"{path} is truncated or damaged: {size} bytes hold {max(body, 0) / length:.2f} traces "
@@ -176,19 +189,20 @@ class SegyFile:
             0.3048 if number(_UNITS, 2) == _FEET else 1.0,
             code,
             first,
-            length - samples * np.dtype(_SAMPLES[code]).itemsize,
+            header_bytes,
             long_interval > 0,
+            varying,
         )
 
     def text(self) -> str:
         """Return the textual header."""
-        return _decoded(self._read([0], _TEXT_BYTES, 0).tobytes())
+        return _decoded(self._head()[0, :_TEXT_BYTES].tobytes())
 
     def binary(self) -> dict[int, int]:
         """Return the fields of the binary header of revisions 0 and 1, by their first bytes in the file."""
         import segyio
 
-        raw = self._read([0], _TEXT_BYTES + _BINARY_BYTES, 0)
+        raw = self._head()
         sizes = _sizes(segyio.BinField.enums())
         defined = [byte for byte in sizes if byte < _REVISION_1]
         return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in defined}
@@ -240,41 +254,80 @@ class SegyFile:
         """
         if self.header_bytes == _TRACE_HEADER_BYTES:
             return np.empty((len(positions), 0))
-        name = self._read([0], _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES).tobytes()[_NAME - 1 :]
+        name = self._read([0], _TRACE_HEADER_BYTES, _TRACE_HEADER_BYTES).tobytes()[_NAME - 1 :]
         if name not in _EXTENSION:
             return np.empty((len(positions), 0))
-        raw = self._read(np.arange(self.traces), _TRACE_HEADER_BYTES, self.first + _TRACE_HEADER_BYTES)
+        raw = self._read(np.arange(self.traces), _TRACE_HEADER_BYTES, _TRACE_HEADER_BYTES)
         return np.stack([raw[:, p - 1 : p + 7].copy().view(_type(self.endian, "f8"))[:, 0] for p in positions])
 
     def read(self, traces: np.ndarray) -> np.ndarray:
-        """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file."""
+        """Return traces by their numbers, from 0: ``(len(traces), samples)``, float32, or float64 as in the file.
+
+        Traces that are shorter than the longest one are padded with zeros.
+        """
         kind = np.dtype(_SAMPLES[self.format])
         native = np.dtype(np.float32) if self.format == _IBM else kind
-        result = np.empty((len(traces), self.samples), dtype=np.promote_types(native, np.float32))
+        result = np.zeros((len(traces), self.samples), dtype=np.promote_types(native, np.float32))
+        if self.varying is not None:
+            for row, trace in zip(result, traces, strict=True):
+                count = int(self.varying[0, trace])
+                raw = self._read([trace], count * kind.itemsize, self.header_bytes)
+                row[:count] = self._values(raw)[0]
+            return result
         step = max(1, _PIECE_BYTES // self._trace_bytes)
         for rows, first in _runs(traces):
             for start in range(rows.start, rows.stop, step):
                 stop = min(start + step, rows.stop)
                 raw = self._read([first + start - rows.start], (stop - start) * self._trace_bytes)
-                samples = raw.reshape(stop - start, -1)[:, self.header_bytes :].copy()
-                values = samples.view(_type(self.endian, kind.str[1:]))
-                result[start:stop] = _from_ibm(values) if self.format == _IBM else values
+                result[start:stop] = self._values(raw.reshape(stop - start, -1)[:, self.header_bytes :])
         return result
+
+    def counts(self, traces: np.ndarray, in_headers: np.ndarray, notes: list[str]) -> np.ndarray:
+        """Return the number of recorded samples of each of some traces.
+
+        `in_headers` are the numbers in their headers (bytes 115 to 116). If they differ and are smaller than the number
+        of samples in the file, they apply if only zeros follow; a sentence is added to `notes`.
+        """
+        if self.varying is not None:
+            counts = self.varying[0, traces]
+            notes.append(f"{self.path} has traces of {counts.min()} to {counts.max()} samples")
+            return counts
+        counts = in_headers % 0x10000
+        counts = np.where((counts == 0) | (counts > self.samples), self.samples, counts)
+        short = np.flatnonzero(counts < self.samples)
+        if self.samples > 0xFFFF or np.ptp(counts) == 0:
+            return np.full(len(traces), self.samples)
+        checked = np.unique(np.linspace(0, len(short) - 1, _CHECKED).astype(int))
+        ends = f"{len(short)} of {len(traces)} traces have fewer than {self.samples} samples in bytes 115 to 116"
+        for number in short[checked]:
+            if self.read(traces[number : number + 1])[0, counts[number] :].any():
+                notes.append(f"{ends}, which are not used: nonzero samples follow")
+                return np.full(len(traces), self.samples)
+        notes.append(f"{ends}: the zeros that follow are not data")
+        return counts
+
+    def _values(self, samples: np.ndarray) -> np.ndarray:
+        """Return the numbers that the bytes of samples, (traces, bytes), represent."""
+        values = samples.copy().view(_type(self.endian, _SAMPLES[self.format]))
+        return _from_ibm(values) if self.format == _IBM else values
+
+    def _head(self) -> np.ndarray:
+        """Return the bytes of the textual and the binary header: uint8, ``(1, 3600)``."""
+        return self._read([0], _TEXT_BYTES + _BINARY_BYTES, -self.first)
 
     @property
     def _trace_bytes(self) -> int:
         return self.header_bytes + self.samples * np.dtype(_SAMPLES[self.format]).itemsize
 
-    def _read(self, traces: Sequence[int] | np.ndarray, size: int, first: int | None = None) -> np.ndarray:
-        """Read the first `size` bytes of each of some traces: uint8, ``(len(traces), size)``.
-
-        `first` is the position of the first trace in the file.
-        """
-        begin, result = self.first if first is None else first, np.empty((len(traces), size), np.uint8)
+    def _read(self, traces: Sequence[int] | np.ndarray, size: int, skip: int = 0) -> np.ndarray:
+        """Read `size` bytes of each of some traces, after `skip` bytes: uint8, ``(len(traces), size)``."""
+        result = np.empty((len(traces), size), np.uint8)
         try:
             with open(self.path, "rb", buffering=0) as file:
                 for row, trace in zip(result, traces, strict=True):
-                    file.seek(begin + int(trace) * self._trace_bytes)
+                    trace = int(trace)
+                    begin = self.first + trace * self._trace_bytes if self.varying is None else self.varying[1, trace]
+                    file.seek(int(begin) + skip)
                     view = memoryview(row)  # pyright: ignore[reportArgumentType] - it is a buffer
                     while view and (got := file.readinto(view)):
                         view = view[got:]
@@ -291,6 +344,29 @@ def _from_ibm(bits: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):  # infinite samples raise an error when they are used
         sizes = np.ldexp(fraction, 4 * (bits >> 24 & 0x7F).astype(np.int32) - (4 * 64 + 24))
     return np.where(bits >> 31, -sizes, sizes)
+
+
+def _varying_traces(
+    path: Path, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
+) -> np.ndarray | None:
+    """Return the number of samples and the first byte of each trace in a file of traces of different lengths.
+
+    `size` is the number of bytes of all traces; `samples` is the number of samples where a header has none. The result
+    has shape ``(2, traces)``, or is None if the traces do not fill the file, or are not `count`, if it is not 0.
+    """
+    itemsize, position, end, found = np.dtype(_SAMPLES[code]).itemsize, first, first + size, []
+    with open(path, "rb") as file:
+        while position + header_bytes <= end and (not count or len(found) < count):
+            file.seek(position)
+            header = file.read(header_bytes)
+            number = _number(header, _TRACE_COUNT, 2, endian)
+            if header[_TRACE_HEADER_BYTES:][_NAME - 1 : _NAME + 7] in _EXTENSION:
+                number = _number(header[_TRACE_HEADER_BYTES:], _LONG_TRACE_COUNT, 4, endian) or number
+            found.append((number or samples, position))
+            position += header_bytes + found[-1][0] * itemsize
+    if not found or position > end or (len(found) != count if count else position < end):
+        return None
+    return np.array(found, dtype=np.int64).T
 
 
 def _byte_order(path: Path, head: bytes) -> str:
@@ -360,15 +436,26 @@ def scaled(values: np.ndarray, scalars: np.ndarray) -> np.ndarray:
     return np.where(scalars < 0, values / factor, values * factor)
 
 
+def header_times(file: SegyFile, headers: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Return a field of trace headers with times, in ms; revision 0 does not define their scalar (bytes 215 to 216)."""
+    scalars = headers["ScalarTraceHeader"]
+    return scaled(headers[name], scalars if file.revision else np.zeros_like(scalars))
+
+
+def delays(file: SegyFile, headers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the time of the first sample of each trace in seconds."""
+    return header_times(file, headers, "DelayRecordingTime") / 1e3
+
+
 def start_time(file: SegyFile, headers: Mapping[str, np.ndarray]) -> float:
     """Return the time of the first sample in seconds; raise `InputError` if the traces begin at different times."""
-    delays = scaled(headers["DelayRecordingTime"], headers["ScalarTraceHeader"])
-    if np.ptp(delays) > 0:
+    starts = delays(file, headers)
+    if np.ptp(starts) > 0:
         raise InputError(
-            f"{file.path} has delay recording times from {delays.min():g} to {delays.max():g} ms: "
+            f"{file.path} has delay recording times from {1e3 * starts.min():g} to {1e3 * starts.max():g} ms: "
             "shift the traces to one common delay"
         )
-    return float(delays[0]) / 1e3
+    return float(starts[0])
 
 
 def sample_interval(file: SegyFile, headers: Mapping[str, np.ndarray], notes: list[str] | None = None) -> float:
@@ -417,12 +504,12 @@ def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, t
     return {header: (float(numbers.min()), float(numbers.max())) for header, numbers in values.items() if numbers.any()}
 
 
-def unused_times(headers: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a sentence for each of `UNUSED_TIMES` with nonzero values in the `headers`."""
+def unused_times(file: SegyFile, headers: Mapping[str, np.ndarray], used: Sequence[str] = ()) -> list[str]:
+    """Return a sentence for each of `UNUSED_TIMES` with nonzero values in the `headers`, except for those in use."""
     notes = []
     for name, words in UNUSED_TIMES.items():
-        times = scaled(headers[name], headers["ScalarTraceHeader"])
-        if count := int(np.count_nonzero(times)):
+        times = header_times(file, headers, name)
+        if name not in used and (count := int(np.count_nonzero(times))):
             ends = _range(float(times.min()), float(times.max()))
             notes.append(f"{words} are nonzero in {count} of {len(times)} traces, {ends} ms, and not applied")
     return notes

@@ -46,6 +46,7 @@ from collops.seismic.signals import count_biased, frequency_from_power, frequenc
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.seismic.survey.segy import shot_traces
+from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
 from collops.seismic.survey.zarr import ZarrShots
@@ -109,6 +110,33 @@ class Options(CommonOptions):
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[
         int | None, option("Number of samples per trace, 4 ms each.", SYNTHETIC), AtLeast(2), SyntheticOnly()
+    statics: Annotated[
+        str | None,
+        option(
+            "Static corrections to add to the times: of source and receiver from the trace headers (headers), their "
+            "total (total), the total with the opposite sign where it was applied (undo), or from a text file with "
+            "lines of field record and ms, or of field record, channel and ms.",
+            _FILES,
+            metavar="headers|total|undo|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    datum: Annotated[
+        str | None,
+        option(
+            "Move sources and receivers to this elevation in m, or to a floating datum: the mean elevation over this "
+            "length in m. Needs --replacement-velocity.",
+            _FILES,
+            metavar="ELEVATION|floating:LENGTH",
+        ),
+        RecordedOnly(),
+    ] = None
+    replacement_velocity: Annotated[
+        float | None,
+        option("Velocity between the stations and --datum, m/s.", _FILES),
+        Positive,
+        RecordedOnly(),
+    ] = None
     ] = None
     write_survey: Annotated[
         str | None,
@@ -356,6 +384,7 @@ class Options(CommonOptions):
         # A survey that this package wrote may store its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
+        self.corrections()
         if isinstance(model, Path):
             if model.suffix.lower() != ".npy":
                 SegyFile.inspect(model)
@@ -387,6 +416,15 @@ class Options(CommonOptions):
             if (weights[:, 2] < 0).any():
                 raise InputError(f"weights in {self.trace_weights} must not be negative: use 0 to exclude traces")
         return Conditioning(
+    def corrections(self) -> Statics | None:
+        """Return the static corrections of the survey, or None without any. Raises `InputError`."""
+        if self.statics is None and self.datum is None and self.replacement_velocity is None:
+            return None
+        datum = None if self.datum is None else parse_datum(self.datum)
+        statics = Statics(self.statics, datum, self.replacement_velocity)
+        _ = statics.table  # raises if the file cannot be read
+        return statics
+
             self.polarity == "reversed",
             None if self.interval is None else self.interval / 1e3,
             ranges.get("bandpass"),
@@ -454,7 +492,9 @@ class Problem:
         geometry, known = self.survey.geometry, self.survey.headers
         records = np.arange(geometry.shots) + 1 if known is None else known.records
         channels = np.arange(geometry.receivers[shot].shape[1]) + 1 if known is None else known.channels[shot]
-        return ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
+        placement = None if known is None else known.placement
+        window = None if placement is None else placement.window(shot)
+        return ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records, window)
 
     @property
     def segy_bytes(self) -> int:
@@ -527,7 +567,9 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     """
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
-    survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
+    with local_stage(comm):
+        statics = options.corrections()
+    survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None), statics=statics)
     notes, samples = survey.notes, survey.geometry.samples
     streamed = _streams(options, survey, compute or engine("numpy"))
     model, described = _velocity_of(options, survey)

@@ -132,6 +132,7 @@ def _numbers(
         "noise_deviation": None if deviation is None else deviation.noise,
         "prior_deviation": None if deviation is None else deviation.prior,
         "conditioning": problem.conditioning or None,
+        "statics": None if problem.survey.headers is None else ", ".join(problem.survey.headers.statics) or None,
         "mode": problem.mode,
         "amplitude": problem.weighting.amplitude,
         "aperture": problem.weighting.aperture,

@@ -13,9 +13,10 @@ from collops.seismic.segy import (
     TIMING,
     SegyFile,
     Traces,
+    delays,
+    header_times,
     sample_interval,
     scaled,
-    start_time,
     unused_times,
     uses_degrees,
     whole_interval,
@@ -23,6 +24,7 @@ from collops.seismic.segy import (
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.statics import Statics
 
 __all__ = ["image_traces", "shot_traces"]
 
@@ -46,8 +48,12 @@ _FIELDS = [
     "CROSSLINE_3D",
     "CDP_X",
     "CDP_Y",
+    "TRACE_SAMPLE_COUNT",
     *TIMING,
 ]
+STATICS = ("SourceStaticCorrection", "GroupStaticCorrection", "TotalStaticApplied")
+"""The fields of trace headers with static corrections of source and receiver, and the total."""
+
 _TERMS = Terms(
     "bytes 73 to 88 of its trace headers",
     "offsets (bytes 37 to 40)",
@@ -56,7 +62,7 @@ _TERMS = Terms(
 )
 
 
-def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
+def read_headers(path: str | Path, dims: int | None = None, statics: Statics | None = None) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
     Shots are identified by field record number, energy source point and source position. Coordinates and elevations are
@@ -91,21 +97,26 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
         source,
         group,
         np.stack([below - surface, -elevation]),
+        surface,
         headers["offset"] * file.metres,
         np.stack([headers[name] for name in ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")]),
         headers["FieldRecord"],
         headers["TraceNumber"],
         np.stack([headers["INLINE_3D"], headers["CROSSLINE_3D"]]),
         cdp,
+        delays(file, headers),
+        file.counts(numbers, headers["TRACE_SAMPLE_COUNT"], notes),
+        np.stack([header_times(file, headers, name) / 1e3 for name in STATICS]),
     )
-    notes += unused_times(headers)
+    used = [] if statics is None else [name for name, factor in zip(STATICS, statics.factors, strict=True) if factor]
+    notes += unused_times(file, headers, used)
     if file.has_extended_positions():
         notes.append("positions of trace header extension 1 are not read: the standard trace headers are used")
-    sampling = file.samples, sample_interval(file, headers, notes), start_time(file, headers)
+    interval = sample_interval(file, headers, notes)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}
-    return survey_headers(file, sampling, traces, _TERMS, dims, notes, defaults)
+    return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
 
 
 def survey_traces(
@@ -129,14 +140,16 @@ def survey_traces(
 def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
     """Return traces that replace the traces of a survey, for this rank's `shots`, shot by shot.
 
-    They keep the order and the headers of the live traces of a SEG-Y file. For other files, traces are in the order of
-    the shots, with the headers that the geometry determines.
+    They keep the order and the headers of the live traces of a SEG-Y file, and begin where these begin, before static
+    corrections. For other files, traces are in the order of the shots, with the headers that the geometry determines.
     """
     geometry, file = headers.geometry, headers.file
     interval = whole_interval(geometry.interval, geometry.samples)
     if not isinstance(file, SegyFile):
         known = _positions(geometry, headers.line, headers.datum, headers.records, headers.channels)
         return Traces(title, values, geometry.rows(shots), interval, known)
+    if headers.placement is not None:
+        values = headers.placement.restored(shots, values, geometry.interval, file.samples)
     numbers = np.sort(np.concatenate(headers.traces))
     rank_numbers = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
     # These traces are written in revision 1, which defines codes for bytes that revision 0 left undefined.

@@ -30,6 +30,7 @@ from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
+from collops.seismic.survey.statics import Statics
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ __all__ = ["mode_of"]
 _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
-def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
+def read(
+    path: str | Path, comm: Communicator | None = None, *, dims: int | None = None, statics: Statics | None = None
+) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
     Every rank reads the headers of all traces. Each rank reads the samples of its own shots when they are first needed
@@ -62,6 +65,8 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
     dims : {2, 3}, optional
         2 for a line, 3 for an area. By default 3 if stations lie further off the best-fitting line than a quarter of
         its length, or a tenth if inline and crossline numbers vary.
+    statics : Statics, optional
+        Static corrections of the traces, and a datum for the stations; by default none.
 
     Returns
     -------
@@ -84,7 +89,7 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims)
+        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims, statics)
     return Survey(headers.geometry, comm, headers)
 
 
@@ -190,6 +195,8 @@ class Survey:
             raise InputError("the survey has no traces: set its traces, or read it from a file")
         traces = read_traces(self.headers, shots)
         check_traces(shots, traces)
+        if (placement := self.headers.placement) is not None:
+            traces = [placement.on_axis(shot, values) for shot, values in zip(shots, traces, strict=True)]
         return traces if self.filter is None else [self.filter(values) for values in traces]
 
     def check_counts(self, counts: np.ndarray) -> None:
