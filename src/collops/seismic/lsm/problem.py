@@ -48,7 +48,15 @@ from collops.seismic.survey.checks import check_frequency, check_speed, table_fa
 from collops.seismic.survey.segy import shot_traces
 from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
-from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
+from collops.seismic.survey.velocity import (
+    Gradient,
+    Model,
+    VelocityFile,
+    load_velocity,
+    on_grid,
+    parse_velocity,
+    smoothed,
+)
 from collops.seismic.survey.zarr import ZarrShots
 from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavelet
 
@@ -79,12 +87,18 @@ class Options(CommonOptions):
     velocity: Annotated[
         str | None,
         option(
-            "Velocity in m/s: a number, a gradient such as 1500+0.6z (z in m), a SEG-Y file in depth, or a .npy file "
-            "of shape (nx, nz) or (ny, nx, nz).",
+            "Velocity in m/s: a number, a gradient such as 1500+0.6z (z in m), a SEG-Y file in depth, a .npy file of "
+            "shape (nx, nz) or (ny, nx, nz), or a text or SEG-Y file of depths and velocities (depth:), two-way times "
+            "and interval velocities (time:) or RMS velocities (rms:), which are converted to depth.",
             _FILES,
-            metavar="FILE.npy|FILE.sgy|EXPRESSION",
+            metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE",
             show_default="1500+0.6z for the synthetic survey",
         ),
+    ] = None
+    smooth_velocity: Annotated[
+        float | None,
+        option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
+        Positive,
     ] = None
     inline: Annotated[
         int | None,
@@ -96,20 +110,6 @@ class Options(CommonOptions):
         Must("be 2 or 3", lambda value: value in (2, 3)),
         RecordedOnly(),
     ] = None
-    nx: Annotated[int | None, option("Number of image points along the line (x).", _IMAGE), AtLeast(2)] = None
-    ny: Annotated[
-        int | None, option("Number of image points across the line (y), in 3-D.", _IMAGE), AtLeast(2), RecordedOnly()
-    ] = None
-    nz: Annotated[int | None, option("Number of image points in depth (z).", _IMAGE), AtLeast(2)] = None
-    dx: Annotated[float | None, option("Spacing of image points in x, m.", _IMAGE), Positive] = None
-    dy: Annotated[float | None, option("Spacing of image points in y, m.", _IMAGE), Positive, RecordedOnly()] = None
-    dz: Annotated[float | None, option("Spacing of image points in z, m.", _IMAGE), Positive] = None
-    x0: Annotated[float | None, option("First x of the image, m.", _IMAGE), Finite] = None
-    y0: Annotated[float | None, option("First y of the image, m.", _IMAGE), Finite, RecordedOnly()] = None
-    shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
-    receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
-    samples: Annotated[
-        int | None, option("Number of samples per trace, 4 ms each.", SYNTHETIC), AtLeast(2), SyntheticOnly()
     statics: Annotated[
         str | None,
         option(
@@ -137,6 +137,20 @@ class Options(CommonOptions):
         Positive,
         RecordedOnly(),
     ] = None
+    nx: Annotated[int | None, option("Number of image points along the line (x).", _IMAGE), AtLeast(2)] = None
+    ny: Annotated[
+        int | None, option("Number of image points across the line (y), in 3-D.", _IMAGE), AtLeast(2), RecordedOnly()
+    ] = None
+    nz: Annotated[int | None, option("Number of image points in depth (z).", _IMAGE), AtLeast(2)] = None
+    dx: Annotated[float | None, option("Spacing of image points in x, m.", _IMAGE), Positive] = None
+    dy: Annotated[float | None, option("Spacing of image points in y, m.", _IMAGE), Positive, RecordedOnly()] = None
+    dz: Annotated[float | None, option("Spacing of image points in z, m.", _IMAGE), Positive] = None
+    x0: Annotated[float | None, option("First x of the image, m.", _IMAGE), Finite] = None
+    y0: Annotated[float | None, option("First y of the image, m.", _IMAGE), Finite, RecordedOnly()] = None
+    shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
+    receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
+    samples: Annotated[
+        int | None, option("Number of samples per trace, 4 ms each.", SYNTHETIC), AtLeast(2), SyntheticOnly()
     ] = None
     write_survey: Annotated[
         str | None,
@@ -370,6 +384,7 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency exclude each other: omit one of them")
         self.conditioning()
+        self.corrections()
         self.check_illumination(self.weighting)
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight needs --regularise: pass both, or omit it")
@@ -384,13 +399,11 @@ class Options(CommonOptions):
         # A survey that this package wrote may store its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
-        self.corrections()
-        if isinstance(model, Path):
-            if model.suffix.lower() != ".npy":
-                SegyFile.inspect(model)
-            elif not model.is_file():
-                raise InputError(f"{model} does not exist: check the path of the velocity file")
-        if self.inline is not None and (not isinstance(model, Path) or model.suffix.lower() == ".npy"):
+        if isinstance(model, VelocityFile):
+            model.check()
+        elif self.smooth_velocity is not None and model is not None:
+            raise InputError(f"--smooth-velocity is for velocities from files, and {text} is smooth: omit it")
+        if self.inline is not None and not (isinstance(model, VelocityFile) and model.is_segy):
             raise InputError("--inline needs a SEG-Y velocity: pass it with --velocity, or omit --inline")
         if model is not None:
             mode_of(model, self.mode)
@@ -402,6 +415,15 @@ class Options(CommonOptions):
                 "--precondition illumination does not support --amplitude, --aperture, --max-dip and --antialias: use "
                 "--precondition diagonal, or --amplitude none"
             )
+
+    def corrections(self) -> Statics | None:
+        """Return the static corrections of the survey, or None without any. Raises `InputError`."""
+        if self.statics is None and self.datum is None and self.replacement_velocity is None:
+            return None
+        datum = None if self.datum is None else parse_datum(self.datum)
+        statics = Statics(self.statics, datum, self.replacement_velocity)
+        _ = statics.table  # raises if the file cannot be read
+        return statics
 
     def conditioning(self) -> Conditioning:
         """Return the conditioning of the traces. Reads the files of picks and weights, and raises `InputError`."""
@@ -416,15 +438,6 @@ class Options(CommonOptions):
             if (weights[:, 2] < 0).any():
                 raise InputError(f"weights in {self.trace_weights} must not be negative: use 0 to exclude traces")
         return Conditioning(
-    def corrections(self) -> Statics | None:
-        """Return the static corrections of the survey, or None without any. Raises `InputError`."""
-        if self.statics is None and self.datum is None and self.replacement_velocity is None:
-            return None
-        datum = None if self.datum is None else parse_datum(self.datum)
-        statics = Statics(self.statics, datum, self.replacement_velocity)
-        _ = statics.table  # raises if the file cannot be read
-        return statics
-
             self.polarity == "reversed",
             None if self.interval is None else self.interval / 1e3,
             ranges.get("bandpass"),
@@ -546,7 +559,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         )
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
         table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2), parts=comm.size)
-        velocity = on_grid(model, grid, None, notes)
+        velocity = _smoothed(options, on_grid(model, grid, None, notes), grid, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
             grid, velocity, options.shots or _SHOTS, options.receivers or _RECEIVERS, options.samples
@@ -576,7 +589,7 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     conditioning = _filter(options, survey, streamed)
     power = survey.spectrum(outliers=options.outliers)
     grid = survey.grid(model, **sizes)
-    velocity = survey.velocity(model, grid)
+    velocity = _smoothed(options, survey.velocity(model, grid), grid, notes)
     with raised_together():
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
@@ -628,6 +641,16 @@ def _velocity_of(options: Options, survey: Survey) -> tuple[Model, tuple[str | N
     model = survey.model(text, inline=options.inline)
     with raised_together():
         return model, _described(model, options.mode, survey.defaults.get("mode"))
+
+
+def _smoothed(options: Options, velocity: np.ndarray, grid: Grid, notes: list[str]) -> np.ndarray:
+    """Smooth a velocity with --smooth-velocity, and add a sentence to `notes`."""
+    if (length := options.smooth_velocity) is None:
+        return velocity
+    result = smoothed(velocity, grid, length)
+    change = float(np.abs(result / velocity - 1).max())
+    notes.append(f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {100 * change:.2g} %")
+    return result
 
 
 def _filter(options: Options, survey: Survey, streamed: bool) -> Conditioning:
