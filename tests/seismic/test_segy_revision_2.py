@@ -220,7 +220,7 @@ def test_a_survey_with_more_headers_and_a_fine_interval(comm, folder):
     traces = comm.allgatherv(np.concatenate([np.empty((0, 50)), *survey.traces]), [3 * len(s) for s in survey.shares])
     np.testing.assert_array_equal(traces, centred())
     (note,) = [each for each in survey.notes if "extension 1" in each]
-    assert "positions" in note
+    assert "has source_x, which replace" in note and (survey.geometry.sources[0] == 5).all()
 
 
 def test_volumes_and_velocities_say_which_interval_is_used(comm, folder):

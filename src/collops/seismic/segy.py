@@ -7,7 +7,7 @@ import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.applications import atomic, local_stage
 from collops.extend.communication import in_time
+from collops.seismic.streams import located, opened, size_of
+from collops.seismic.su import is_su, su_sampling
 
 if TYPE_CHECKING:
     from collops import Communicator
@@ -27,6 +29,7 @@ __all__ = [
     "SegyFile",
     "Traces",
     "delays",
+    "field_sizes",
     "fits_segy",
     "header_times",
     "is_segy",
@@ -74,7 +77,7 @@ TRACE_HEADER_BYTES = (
 
 _TEXT_BYTES, _BINARY_BYTES, _TRACE_HEADER_BYTES = 3200, 400, 240
 # Types of the samples by format code. IBM floats are read as the integers of their bits.
-_IBM = 1
+_IBM, _IEEE = 1, 5
 _SAMPLES = {_IBM: "u4", 2: "i4", 3: "i2", 5: "f4", 6: "f8", 8: "i1", 9: "i8", 10: "u4", 11: "u2", 12: "u8", 16: "u1"}
 # Fields of the binary header by their first bytes in the file, counted from 1 as in the standard.
 _INTERVAL, _COUNT, _FORMAT, _UNITS, _REVISION, _FIXED, _TEXTS = 3217, 3221, 3225, 3255, 3501, 3503, 3505
@@ -93,7 +96,8 @@ _REVISION_1 = 3261  # end of the fields of revisions 0 and 1, except the fields 
 # Fields of trace header extension 1, by their first bytes in it, and its name in the last bytes.
 _EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
 _TRACE_COUNT, _LONG_TRACE_COUNT = 115, 137  # of samples: in the standard header and in the extension
-_TRACE_INTERVAL, _POSITIONS = 145, (*range(33, 64, 8), *range(97, 136, 8), 161, 169)
+_TRACE_INTERVAL = 145
+_LAST_OF_SU = 180  # bytes of a trace header that SU has in common with SEG-Y
 _FEET = 2
 _ARC_UNITS = (2, 3, 4)
 _PIECE_BYTES = 16 << 20  # of traces that are sent to the first rank at a time
@@ -105,7 +109,7 @@ _CHECKED = 16  # traces with padding that are read, to check that it is zero
 class SegyFile:
     """A SEG-Y file whose size agrees with its headers; from `SegyFile.inspect`."""
 
-    path: Path
+    path: Path | str  # a URL if it is a str
     endian: str  # ``"big"`` or ``"little"``
     samples: int  # of a trace
     traces: int
@@ -118,23 +122,19 @@ class SegyFile:
     exact: bool  # whether the interval is the extended interval of revision 2
     # Number of samples and first byte of each trace, shape (2, traces), if traces have different lengths.
     varying: np.ndarray | None = None
+    # First byte and type (such as ``"i4"``) of fields of the trace headers that are not at their standard place.
+    places: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod
     def inspect(cls, path: str | Path) -> SegyFile:
-        """Read the size and the binary header of a file."""
-        path = Path(path)
-        try:
-            if path.is_dir():
-                raise InputError(f"{path} is a folder: pass a SEG-Y file")
-            size = os.stat(path).st_size
-            with open(path, "rb") as file:
-                head = file.read(_TEXT_BYTES + _BINARY_BYTES)
-        except FileNotFoundError:
-            raise InputError(f"{path} does not exist: check the path of the SEG-Y file") from None
-        except OSError as problem:
-            raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
-        if size == 0:
-            raise InputError(f"{path} is empty: copy the SEG-Y file again")
+        """Read the size and the binary header of a file; of a file of Seismic Unix (.su) the first trace header."""
+        path = located(path)
+        size, head = _start_of(path)
+        if is_su(path):
+            endian, samples, interval = su_sampling(path, size, partial(_bytes_at, path, _TRACE_HEADER_BYTES))
+            traces = size // (_TRACE_HEADER_BYTES + 4 * samples)
+            require_segyio()
+            return cls(path, endian, samples, traces, interval, 0, 1.0, _IEEE, 0, _TRACE_HEADER_BYTES, False)
         if len(head) < _TEXT_BYTES + _BINARY_BYTES:
             raise InputError(f"{path} is too short for SEG-Y ({size} bytes): it is truncated or in another format")
         endian = _byte_order(path, head)
@@ -195,29 +195,45 @@ class SegyFile:
         )
 
     def text(self) -> str:
-        """Return the textual header."""
+        """Return the textual header; SU has none."""
+        if is_su(self.path):
+            return ""
         return _decoded(self._head()[0, :_TEXT_BYTES].tobytes())
 
     def binary(self) -> dict[int, int]:
-        """Return the fields of the binary header of revisions 0 and 1, by their first bytes in the file."""
+        """Return the fields of the binary header of revisions 0 and 1, by their first bytes in the file; none in SU."""
         import segyio
+
+        if is_su(self.path):
+            return {}
 
         raw = self._head()
-        sizes = _sizes(segyio.BinField.enums())
+        sizes = field_sizes(segyio.BinField.enums())
         defined = [byte for byte in sizes if byte < _REVISION_1]
-        return {byte: int(_integers(raw, byte, sizes[byte], self.endian)[0]) for byte in defined}
+        return {byte: int(_numbers(raw, byte, f"i{sizes[byte]}", self.endian)[0]) for byte in defined}
 
     def headers(self, *names: str) -> dict[str, np.ndarray]:
-        """Read fields of all trace headers, named as in ``segyio.TraceField``: int64, one number per trace."""
+        """Read fields of all trace headers, named as in ``segyio.TraceField``: one number per trace.
+
+        The numbers are int64, or float64 where `places` has a floating-point type.
+        """
         import segyio
 
-        sizes = _sizes(segyio.TraceField.enums())
-        parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, np.int64)] for name in names}
+        sizes, places = field_sizes(segyio.TraceField.enums()), {}
+        for name in names:
+            byte = int(getattr(segyio.TraceField, name))
+            places[name] = self.places.get(name, (byte, f"i{sizes[byte]}"))
+        width = max([_TRACE_HEADER_BYTES, *(byte - 1 + int(kind[1:]) for byte, kind in places.values())])
+        if width > self.header_bytes:
+            raise InputError(f"{self.path} has headers of {self.header_bytes} bytes: bytes of --header must be in them")
+        parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for first in range(0, self.traces, _HEADERS_AT_A_TIME):
-            raw = self.raw_headers(np.arange(first, min(first + _HEADERS_AT_A_TIME, self.traces)))
-            for name in names:
-                byte = int(getattr(segyio.TraceField, name))
-                parts[name].append(_integers(raw, byte, sizes[byte], "big"))
+            raw = self._read(np.arange(first, min(first + _HEADERS_AT_A_TIME, self.traces)), width)
+            for name, (byte, kind) in places.items():
+                # Bytes after 180 of SU have other meanings.
+                known = byte <= _LAST_OF_SU or name in self.places or not is_su(self.path)
+                numbers = _numbers(raw, byte, kind, self.endian)
+                parts[name].append(numbers if known else np.zeros_like(numbers))
         return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
     def raw_headers(self, traces: np.ndarray) -> np.ndarray:
@@ -226,10 +242,12 @@ class SegyFile:
 
         raw = self._read(traces, _TRACE_HEADER_BYTES)
         if self.endian == "little":
-            for byte, size in _sizes(segyio.TraceField.enums()).items():
+            for byte, size in field_sizes(segyio.TraceField.enums()).items():
                 if byte < _NAME or self.revision < 2:  # revision 2 has the header's name in the last bytes
                     columns = slice(byte - 1, byte - 1 + size)
                     raw[:, columns] = raw[:, columns][:, ::-1]
+        if is_su(self.path):
+            raw[:, _LAST_OF_SU:] = 0
         return raw
 
     def live_headers(self, *names: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -242,10 +260,6 @@ class SegyFile:
         if not live.any():
             raise InputError(f"{self.path} has no live seismic traces: all traces are marked as dead or auxiliary")
         return np.flatnonzero(live), {name: values[live] for name, values in headers.items()}
-
-    def has_extended_positions(self) -> bool:
-        """Return whether trace header extension 1 holds positions."""
-        return bool(self.extension(*_POSITIONS).any())
 
     def extension(self, *positions: int) -> np.ndarray:
         """Return fields of trace header extension 1, by their first bytes: float64, ``(len(positions), traces)``.
@@ -323,7 +337,7 @@ class SegyFile:
         """Read `size` bytes of each of some traces, after `skip` bytes: uint8, ``(len(traces), size)``."""
         result = np.empty((len(traces), size), np.uint8)
         try:
-            with open(self.path, "rb", buffering=0) as file:
+            with opened(self.path) as file:
                 for row, trace in zip(result, traces, strict=True):
                     trace = int(trace)
                     begin = self.first + trace * self._trace_bytes if self.varying is None else self.varying[1, trace]
@@ -347,7 +361,7 @@ def _from_ibm(bits: np.ndarray) -> np.ndarray:
 
 
 def _varying_traces(
-    path: Path, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
+    path: Path | str, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
 ) -> np.ndarray | None:
     """Return the number of samples and the first byte of each trace in a file of traces of different lengths.
 
@@ -355,7 +369,7 @@ def _varying_traces(
     has shape ``(2, traces)``, or is None if the traces do not fill the file, or are not `count`, if it is not 0.
     """
     itemsize, position, end, found = np.dtype(_SAMPLES[code]).itemsize, first, first + size, []
-    with open(path, "rb") as file:
+    with opened(path) as file:
         while position + header_bytes <= end and (not count or len(found) < count):
             file.seek(position)
             header = file.read(header_bytes)
@@ -369,7 +383,28 @@ def _varying_traces(
     return np.array(found, dtype=np.int64).T
 
 
-def _byte_order(path: Path, head: bytes) -> str:
+def _start_of(path: Path | str) -> tuple[int, bytes]:
+    """Return the size of a file that is not empty, and the bytes of its textual and binary header."""
+    try:
+        if isinstance(path, Path) and path.is_dir():
+            raise InputError(f"{path} is a folder: pass a SEG-Y file")
+        size, head = size_of(path), _bytes_at(path, _TEXT_BYTES + _BINARY_BYTES, 0)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist: check the path of the SEG-Y file") from None
+    except OSError as problem:
+        raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
+    if size == 0:
+        raise InputError(f"{path} is empty: copy the SEG-Y file again")
+    return size, head
+
+
+def _bytes_at(path: Path | str, size: int, position: int) -> bytes:
+    with opened(path) as file:
+        file.seek(position)
+        return file.read(size)
+
+
+def _byte_order(path: Path | str, head: bytes) -> str:
     """Return the byte order that a file of revision 2 specifies, else the order in which its format code is valid."""
     named = int.from_bytes(head[_ORDER - 1 : _ORDER + 3], "big")
     if named in (0x02010403, 0x03040102):
@@ -382,12 +417,12 @@ def _byte_order(path: Path, head: bytes) -> str:
     raise InputError(f"{path} cannot be read as SEG-Y: its sample format code is {code}")
 
 
-def _end_of_texts(path: Path, extended: int) -> int:
+def _end_of_texts(path: Path | str, extended: int) -> int:
     """Return the end of the textual headers after the binary header; the last of an unknown number is marked."""
     position = _TEXT_BYTES + _BINARY_BYTES
     if extended <= 0x7FFF:
         return position + _TEXT_BYTES * extended
-    with open(path, "rb") as file:
+    with opened(path) as file:
         file.seek(position)
         while len(block := file.read(_TEXT_BYTES)) == _TEXT_BYTES:
             position += _TEXT_BYTES
@@ -413,15 +448,16 @@ def _type(endian: str, kind: str) -> np.dtype:
     return np.dtype(kind).newbyteorder(">" if endian == "big" else "<")
 
 
-def _sizes(fields: Any) -> dict[int, int]:
+def field_sizes(fields: Any) -> dict[int, int]:
     """Return the size of each field of a header, up to the next field."""
     positions = sorted({int(field) for field in fields})
     return {byte: after - byte for byte, after in zip(positions, [*positions[1:], positions[-1] + 4], strict=True)}
 
 
-def _integers(raw: np.ndarray, byte: int, size: int, endian: str) -> np.ndarray:
-    """Return a signed number of each header, (headers, bytes), as int64."""
-    return raw[:, byte - 1 : byte - 1 + size].copy().view(_type(endian, f"i{size}"))[:, 0].astype(np.int64)
+def _numbers(raw: np.ndarray, byte: int, kind: str, endian: str) -> np.ndarray:
+    """Return a number of each header, (headers, bytes), as int64, or as float64 if its type is floating-point."""
+    values = raw[:, byte - 1 : byte - 1 + int(kind[1:])].copy().view(_type(endian, kind))[:, 0]
+    return values.astype(np.int64 if kind[0] == "i" else np.float64)
 
 
 def require_segyio() -> None:
@@ -499,7 +535,7 @@ def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, t
         "bytes 3273 to 3280 of the binary header": np.array([file.interval * file.exact]),
         # A negative number is an unsigned number above 32767 that was read as signed.
         "bytes 117 to 118 of the trace headers": headers["TRACE_SAMPLE_INTERVAL"] % 0x10000,
-        "bytes 3217 to 3218 of the binary header": np.array([file.binary()[_INTERVAL] % 0x10000]),
+        "bytes 3217 to 3218 of the binary header": np.array([file.binary().get(_INTERVAL, 0) % 0x10000]),
     }
     return {header: (float(numbers.min()), float(numbers.max())) for header, numbers in values.items() if numbers.any()}
 
@@ -520,8 +556,8 @@ def _range(least: float, most: float) -> str:
 
 
 def is_segy(path: str | Path | None) -> bool:
-    """Return whether a file has a suffix of SEG-Y."""
-    return path is not None and Path(path).suffix.lower() in (".sgy", ".segy")
+    """Return whether a file has a suffix of SEG-Y or SU."""
+    return path is not None and Path(path).suffix.lower() in (".sgy", ".segy", ".su")
 
 
 def uses_degrees(file: SegyFile, units: np.ndarray) -> bool:

@@ -45,7 +45,7 @@ from collops.seismic.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, ricker
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
-from collops.seismic.survey.segy import shot_traces
+from collops.seismic.survey.segy import parse_places, shot_traces
 from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
 from collops.seismic.survey.velocity import (
@@ -82,7 +82,21 @@ class Options(CommonOptions):
 
     survey: Annotated[
         str | None,
-        option("Prestack survey, in SEG-Y or Zarr; by default a synthetic survey.", _FILES, metavar="FILE.sgy|STORE"),
+        option(
+            "Prestack survey, in SEG-Y, SU or Zarr; by default a synthetic survey.",
+            _FILES,
+            metavar="FILE.sgy|FILE.su|URL|STORE",
+        ),
+    ] = None
+    header: Annotated[
+        list[str] | None,
+        option(
+            "First byte of a field of the trace headers that is not at its standard place, such as source_x=181 or "
+            "source_x=181:f4 (i2, i4, i8, f4 or f8). May be repeated.",
+            _FILES,
+            metavar="NAME=BYTE",
+        ),
+        RecordedOnly(),
     ] = None
     velocity: Annotated[
         str | None,
@@ -379,6 +393,7 @@ class Options(CommonOptions):
         if self.survey is not None:
             (ZarrShots if is_zarr(self.survey) else SegyFile).inspect(self.survey)
             require_segyio()  # of the results
+            parse_places(self.header or ())
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
             if self.frequency is not None:
@@ -582,7 +597,8 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
     with local_stage(comm):
         statics = options.corrections()
-    survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None), statics=statics)
+    dims = options.dims or (3 if across else None)
+    survey = read(str(options.survey), comm, dims=dims, statics=statics, header=options.header or ())
     notes, samples = survey.notes, survey.geometry.samples
     streamed = _streams(options, survey, compute or engine("numpy"))
     model, described = _velocity_of(options, survey)

@@ -26,8 +26,8 @@ class TraceFile(Protocol):
     """A file of traces, of any format."""
 
     @property
-    def path(self) -> Path:
-        """Path of the file, for messages."""
+    def path(self) -> Path | str:
+        """Path or URL of the file, for messages."""
         ...
 
     def read(self, traces: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from collops.seismic.segy import (
     SegyFile,
     Traces,
     delays,
+    field_sizes,
     header_times,
     sample_interval,
     scaled,
@@ -51,6 +53,52 @@ _FIELDS = [
     "TRACE_SAMPLE_COUNT",
     *TIMING,
 ]
+NAMES = {
+    "field_record": "FieldRecord",
+    "channel": "TraceNumber",
+    "source_point": "EnergySourcePoint",
+    "offset": "offset",
+    "source_x": "SourceX",
+    "source_y": "SourceY",
+    "group_x": "GroupX",
+    "group_y": "GroupY",
+    "coordinate_scalar": "SourceGroupScalar",
+    "coordinate_units": "CoordinateUnits",
+    "elevation_scalar": "ElevationScalar",
+    "group_elevation": "ReceiverGroupElevation",
+    "source_elevation": "SourceSurfaceElevation",
+    "source_depth": "SourceDepth",
+    "inline": "INLINE_3D",
+    "crossline": "CROSSLINE_3D",
+    "cdp_x": "CDP_X",
+    "cdp_y": "CDP_Y",
+    "samples": "TRACE_SAMPLE_COUNT",
+    "interval": "TRACE_SAMPLE_INTERVAL",
+    "delay": "DelayRecordingTime",
+    "time_scalar": "ScalarTraceHeader",
+    "trace_type": "TraceIdentificationCode",
+    "source_static": "SourceStaticCorrection",
+    "group_static": "GroupStaticCorrection",
+    "total_static": "TotalStaticApplied",
+}
+"""The fields of trace headers that may be at other places: the names of `parse_places` and of segyio."""
+
+_EXTENDED = {
+    "group_elevation": 33,
+    "source_elevation": 49,
+    "source_depth": 57,
+    "source_x": 97,
+    "source_y": 105,
+    "group_x": 113,
+    "group_y": 121,
+    "offset": 129,
+    "cdp_x": 161,
+    "cdp_y": 169,
+}
+"""Lengths in trace header extension 1, by their first byte in it: float64, without scalar."""
+
+_KINDS = ("i2", "i4", "i8", "f4", "f8")
+
 STATICS = ("SourceStaticCorrection", "GroupStaticCorrection", "TotalStaticApplied")
 """The fields of trace headers with static corrections of source and receiver, and the total."""
 
@@ -62,7 +110,33 @@ _TERMS = Terms(
 )
 
 
-def read_headers(path: str | Path, dims: int | None = None, statics: Statics | None = None) -> SurveyHeaders:
+def parse_places(texts: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Return places of fields of trace headers, for `SegyFile.places`, from texts ``NAME=BYTE`` or ``NAME=BYTE:TYPE``.
+
+    Bytes count from 1, and after 240 in the additional headers. Types are i2, i4, i8, f4 and f8, by default the
+    standard type of the field. Raises `InputError` for unknown names, bytes or types.
+    """
+    import segyio
+
+    sizes, places = field_sizes(segyio.TraceField.enums()), {}
+    for text in texts:
+        name, _, place = text.partition("=")
+        byte, colon, kind = place.partition(":")
+        if name not in NAMES:
+            raise InputError(f"--header {text} must begin with one of {', '.join(NAMES)}")
+        if not byte.isdecimal() or int(byte) < 1 or (colon and kind not in _KINDS):
+            raise InputError(
+                f"--header {text} must be {name}=BYTE or {name}=BYTE:TYPE, with bytes counted from 1 and a type of "
+                f"{', '.join(_KINDS)}"
+            )
+        field = NAMES[name]
+        places[field] = int(byte), kind or f"i{sizes[int(getattr(segyio.TraceField, field))]}"
+    return places
+
+
+def read_headers(
+    path: str | Path, dims: int | None = None, statics: Statics | None = None, header: Sequence[str] = ()
+) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
     Shots are identified by field record number, energy source point and source position. Coordinates and elevations are
@@ -70,8 +144,9 @@ def read_headers(path: str | Path, dims: int | None = None, statics: Statics | N
     omitted.
     """
     file = SegyFile.inspect(path)
+    file = replace(file, places=parse_places(header))
     numbers, headers = file.live_headers(*_FIELDS)
-    notes: list[str] = []
+    notes = [f"trace headers: {', '.join(header)}"] if header else []
     if len(numbers) < file.traces:
         notes.append(
             f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and omitted"
@@ -80,7 +155,9 @@ def read_headers(path: str | Path, dims: int | None = None, statics: Statics | N
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
 
     def metres(scalar: str, *names: str) -> np.ndarray:
-        return np.stack([scaled(headers[name], headers[scalar]) * file.metres for name in names])
+        return np.stack([extended.get(name, scaled(headers[name], headers[scalar])) * file.metres for name in names])
+
+    extended = _extended(file, numbers, notes)
 
     source, group, cdp = (
         metres("SourceGroupScalar", f"{prefix}X", f"{prefix}Y") for prefix in ("Source", "Group", "CDP_")
@@ -98,8 +175,8 @@ def read_headers(path: str | Path, dims: int | None = None, statics: Statics | N
         group,
         np.stack([below - surface, -elevation]),
         surface,
-        headers["offset"] * file.metres,
-        np.stack([headers[name] for name in ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")]),
+        extended.get("offset", headers["offset"]) * file.metres,
+        np.stack([headers["FieldRecord"], headers["EnergySourcePoint"], *source]),
         headers["FieldRecord"],
         headers["TraceNumber"],
         np.stack([headers["INLINE_3D"], headers["CROSSLINE_3D"]]),
@@ -110,13 +187,20 @@ def read_headers(path: str | Path, dims: int | None = None, statics: Statics | N
     )
     used = [] if statics is None else [name for name, factor in zip(STATICS, statics.factors, strict=True) if factor]
     notes += unused_times(file, headers, used)
-    if file.has_extended_positions():
-        notes.append("positions of trace header extension 1 are not read: the standard trace headers are used")
     interval = sample_interval(file, headers, notes)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}
     return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
+
+
+def _extended(file: SegyFile, numbers: np.ndarray, notes: list[str]) -> dict[str, np.ndarray]:
+    """Return the lengths in trace header extension 1 that are nonzero in any trace, by the names of segyio."""
+    columns = zip(_EXTENDED, file.extension(*_EXTENDED.values()), strict=True)
+    found = {name: values[numbers] for name, values in columns if values.any() and NAMES[name] not in file.places}
+    if found:
+        notes.append(f"trace header extension 1 has {', '.join(found)}, which replace the standard trace headers")
+    return {NAMES[name]: values for name, values in found.items()}
 
 
 def survey_traces(

@@ -105,7 +105,7 @@ def parse_datum(text: str) -> float | tuple[str, float]:
 
 
 def corrected(
-    traces: TraceHeaders, statics: Statics, path: Path, notes: list[str], warnings: list[str]
+    traces: TraceHeaders, statics: Statics, path: Path | str, notes: list[str], warnings: list[str]
 ) -> TraceHeaders:
     """Return headers of traces with corrected times, and with stations at the datum.
 
@@ -136,7 +136,7 @@ def _described(what: str, shifts: np.ndarray) -> str:
     )
 
 
-def _times(traces: TraceHeaders, statics: Statics, path: Path) -> tuple[np.ndarray, str]:
+def _times(traces: TraceHeaders, statics: Statics, path: Path | str) -> tuple[np.ndarray, str]:
     """Return the corrections of all traces in seconds, and a description."""
     table = statics.table
     if table is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,12 @@ _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
 def read(
-    path: str | Path, comm: Communicator | None = None, *, dims: int | None = None, statics: Statics | None = None
+    path: str | Path,
+    comm: Communicator | None = None,
+    *,
+    dims: int | None = None,
+    statics: Statics | None = None,
+    header: Sequence[str] = (),
 ) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
@@ -56,7 +61,8 @@ def read(
     Parameters
     ----------
     path : str or Path
-        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in a group, that xarray, MDIO
+        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su), or the URL of one for the package fsspec; or a Zarr
+        group, or the array of traces in a group, that xarray, MDIO
         (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
         source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths with the suffix
         .zarr, are read as Zarr.
@@ -67,6 +73,9 @@ def read(
         its length, or a tenth if inline and crossline numbers vary.
     statics : Statics, optional
         Static corrections of the traces, and a datum for the stations; by default none.
+    header : sequence of str
+        Fields of SEG-Y trace headers that are not at their standard bytes, such as ``"source_x=181"``, or
+        ``"source_x=181:f4"`` with a type i2, i4, i8, f4 or f8. Bytes after 240 are in additional headers.
 
     Returns
     -------
@@ -89,7 +98,11 @@ def read(
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims, statics)
+        if is_zarr(path) and header:
+            raise InputError(f"--header is for SEG-Y and SU, not for {path}: omit it")
+        headers = (
+            zarr.read_headers(path, dims, statics) if is_zarr(path) else segy.read_headers(path, dims, statics, header)
+        )
     return Survey(headers.geometry, comm, headers)
 
 
