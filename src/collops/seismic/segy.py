@@ -97,6 +97,8 @@ _REVISION_1 = 3261  # end of the fields of revisions 0 and 1, except the fields 
 _EXTENSION, _NAME = ("SEG00001".encode("ascii"), "SEG00001".encode("cp037")), 233
 _TRACE_COUNT, _LONG_TRACE_COUNT = 115, 137  # of samples: in the standard header and in the extension
 _TRACE_INTERVAL = 145
+_STANDARD_HEADER = b"SEG00000"  # the name of the standard header in revision 2
+_STANDARD = {1: "SEG-Y REV1", 2: "SEG-Y REV2.0"}  # the last line but one of the textual header, by revision
 _LAST_OF_SU = 180  # bytes of a trace header that SU has in common with SEG-Y
 _FEET = 2
 _ARC_UNITS = (2, 3, 4)
@@ -575,14 +577,20 @@ class Traces:
     title: str  # first line of the textual header
     values: Any  # this rank's traces, shape ``(traces, samples)``: an array, or an object that computes slices of rows
     numbers: np.ndarray  # of these traces in the file, from 0
-    interval: int  # between samples in microseconds, or for depths in millimetres
+    interval: float  # between samples in microseconds, or for depths in millimetres; an integer in revision 1
     headers: Mapping[str, np.ndarray]  # integers, one per trace of the file, by the names of ``segyio.TraceField``
     like: tuple[SegyFile, np.ndarray] | None = None  # a file and the numbers of its traces, for the other fields
+    revision: int = 1  # of the standard: 1 or 2
 
     @property
     def count(self) -> int:
         """Number of traces of the file."""
         return len(next(iter(self.headers.values())))
+
+    @property
+    def short_interval(self) -> int:
+        """The interval in the fields of revision 1, rounded; 0 if it is too large for them."""
+        return round(self.interval) if round(self.interval) <= 0xFFFF else 0
 
     def export(self, path: Path, comm: Communicator, history: Sequence[str]) -> Path:
         """Write a file with a processing history, as `collops.extend.applications.Exporter` describes. Collective."""
@@ -614,7 +622,7 @@ def whole_interval(interval: float, samples: int) -> int:
 
 
 def write_together(path: Path, comm: Communicator, traces: Traces, text: Sequence[str] = ()) -> Path:
-    """Write the traces of all ranks as a big-endian file of IEEE floats, revision 1; return its path. Collective.
+    """Write the traces of all ranks as a big-endian file of IEEE floats; return its path. Collective.
 
     `text` continues the textual header: long lines are wrapped, and excess lines are omitted. A file at `path` is
     replaced atomically.
@@ -668,10 +676,10 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
         if traces.like is not None:
             feet = traces.like[0].metres != 1
             file.bin.update(traces.like[0].binary())
-        file.text[0] = _text_header([traces.title, *text])
+        file.text[0] = _text_header([traces.title, *text], traces.revision)
         file.bin.update(
             {
-                segyio.BinField.Interval: traces.interval,
+                segyio.BinField.Interval: traces.short_interval,
                 segyio.BinField.Samples: samples,
                 segyio.BinField.Format: spec.format,
                 segyio.BinField.MeasurementSystem: _FEET if feet else 1,
@@ -682,14 +690,33 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
             }
         )
     os.truncate(path, segy_bytes(traces.count, samples))
+    if traces.revision == 2:
+        _extend(path, traces)
 
 
-def _text_header(lines: Sequence[str]) -> str:
+def _extend(path: Path, traces: Traces) -> None:
+    """Fill in the fields of revision 2 of the binary header."""
+    end_of_headers = _TEXT_BYTES + _BINARY_BYTES
+    fields = {
+        _LONG_COUNT: (">i4", traces.values.shape[1]),
+        _LONG_INTERVAL: (">f8", traces.interval),
+        _ORDER: (">i4", _BIG),
+        _REVISION: (">u1", 2),
+        _TRACES: (">u8", traces.count),
+        _FIRST: (">u8", end_of_headers),
+    }
+    with open(path, "r+b") as file:
+        for byte, (kind, value) in fields.items():
+            file.seek(byte - 1)
+            file.write(np.array(value, kind).tobytes())
+
+
+def _text_header(lines: Sequence[str], revision: int) -> str:
     import segyio
 
     plain = [line.encode("ascii", "replace").decode() for line in lines]
     wrapped = [part for line in plain for part in textwrap.wrap(line, 76, break_on_hyphens=False) or [""]][:38]
-    numbered = dict(enumerate(wrapped, start=1)) | {39: "SEG-Y REV1", 40: "END TEXTUAL HEADER"}
+    numbered = dict(enumerate(wrapped, start=1)) | {39: _STANDARD[revision], 40: "END TEXTUAL HEADER"}
     return segyio.tools.create_text_header(numbered)
 
 
@@ -700,7 +727,7 @@ def _fill(path: Path, traces: Traces, numbers: np.ndarray, values: np.ndarray) -
     fields = {int(getattr(segyio.TraceField, name)): values for name, values in traces.headers.items()}
     sampling = {
         int(segyio.TraceField.TRACE_SAMPLE_COUNT): values.shape[1],
-        int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): traces.interval,
+        int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): traces.short_interval,
     }
     with ExitStack() as stack:
         file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
@@ -709,6 +736,8 @@ def _fill(path: Path, traces: Traces, numbers: np.ndarray, values: np.ndarray) -
             header = file.header[number]
             if known is not None:
                 header.buf[:] = known[row].tobytes()  # all 240 bytes, much faster than field by field
+            if traces.revision == 2:
+                header.buf[_NAME - 1 :] = _STANDARD_HEADER
             header.update({field: int(column[number]) for field, column in fields.items()} | sampling)
         for rows, first in _runs(numbers):
             file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)

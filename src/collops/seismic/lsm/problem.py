@@ -363,6 +363,11 @@ class Options(CommonOptions):
         ),
         AtLeast(2),
     ] = None
+    segy_revision: Annotated[
+        int,
+        option("Revision of the SEG-Y files of a recorded survey: 1 or 2.", METHOD),
+        Must("be 1 or 2", lambda value: value in (1, 2)),
+    ] = 1
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
@@ -609,10 +614,10 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     with raised_together():
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
-    if not fits_segy(grid.dz / 1e3, grid.nz):
+    if options.segy_revision == 1 and not fits_segy(grid.dz / 1e3, grid.nz):
         survey.warnings.append(
             "SEG-Y needs depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are not written "
-            "(choose another --dz)"
+            "(choose another --dz, or --segy-revision 2)"
         )
     notes.insert(0, f"read {survey.geometry.shots} shots, {survey.geometry.traces} traces of {samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"

@@ -221,7 +221,7 @@ def survey_traces(
     return made, text + [f"{name.upper()}={value}" for name, value in defaults.items()]
 
 
-def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
+def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray, revision: int = 1) -> Traces:
     """Return traces that replace the traces of a survey, for this rank's `shots`, shot by shot.
 
     They keep the order and the headers of the live traces of a SEG-Y file, and begin where these begin, before static
@@ -231,18 +231,24 @@ def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.nda
     interval = whole_interval(geometry.interval, geometry.samples)
     if not isinstance(file, SegyFile):
         known = _positions(geometry, headers.line, headers.datum, headers.records, headers.channels)
-        return Traces(title, values, geometry.rows(shots), interval, known)
+        return Traces(title, values, geometry.rows(shots), interval, known, None, revision)
     if headers.placement is not None:
         values = headers.placement.restored(shots, values, geometry.interval, file.samples)
     numbers = np.sort(np.concatenate(headers.traces))
     rank_numbers = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
     # These traces are written in revision 1, which defines codes for bytes that revision 0 left undefined.
     changes = {"CoordinateUnits": np.ones_like(numbers)}
-    return Traces(title, values, np.searchsorted(numbers, rank_numbers), interval, changes, (file, numbers))
+    return Traces(title, values, np.searchsorted(numbers, rank_numbers), interval, changes, (file, numbers), revision)
 
 
-def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
-    """Return the columns of a replicated image, which the first rank writes, at their map positions."""
+def image_traces(
+    title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int, revision: int = 1
+) -> Traces:
+    """Return the columns of a replicated image, which the first rank writes, at their map positions.
+
+    Revision 1 needs a depth step of (nearly) whole millimetres, revision 2 stores any.
+    """
+    step = whole_interval(grid.dz / 1e3, grid.nz) if revision == 1 else 1e3 * grid.dz
     east, north = headers.line.position(*grid.columns())
     scalar, ones = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
     x, y = np.rint(east * scalar), np.rint(north * scalar)
@@ -267,7 +273,7 @@ def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeade
     }
     rows = slice(None if rank == 0 else 0)
     traces = image.reshape(-1, grid.nz)[rows]
-    return Traces(title, traces, (columns - 1)[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
+    return Traces(title, traces, (columns - 1)[rows], step, fields, None, revision)
 
 
 def _positions(

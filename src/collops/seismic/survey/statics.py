@@ -130,10 +130,8 @@ def corrected(
 
 def _described(what: str, shifts: np.ndarray) -> str:
     least, middle, most = 1e3 * np.array([shifts.min(), np.median(shifts), shifts.max()])
-    return (
-        f"statics: {what}: {np.count_nonzero(shifts)} of {len(shifts)} traces shifted by {least:.4g} to {most:.4g} ms, "
-        f"median {middle:.4g} ms (positive: later)"
-    )
+    ends = f"{least:.4g} to {most:.4g} ms, median {middle:.4g} ms" if least < most else f"{most:.4g} ms"
+    return f"statics: {what}: {np.count_nonzero(shifts)} of {len(shifts)} traces shifted by {ends} (positive: later)"
 
 
 def _times(traces: TraceHeaders, statics: Statics, path: Path | str) -> tuple[np.ndarray, str]:

@@ -639,7 +639,15 @@ class Survey:
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
-    def write(self, path: str | Path, image: np.ndarray | DistributedArray, grid: Grid, title: str = "IMAGE") -> Path:
+    def write(
+        self,
+        path: str | Path,
+        image: np.ndarray | DistributedArray,
+        grid: Grid,
+        title: str = "IMAGE",
+        *,
+        revision: int = 1,
+    ) -> Path:
         """Write an image as SEG-Y, one trace for each column at its map position; return the path. Collective.
 
         Parameters
@@ -649,9 +657,11 @@ class Survey:
         image : array or DistributedArray
             The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
-            Its grid; the depth step must be (nearly) whole millimetres and at most 65.535 m.
+            Its grid; in revision 1 the depth step must be (nearly) whole millimetres and at most 65.535 m.
         title : str
             First line of the textual header.
+        revision : {1, 2}
+            Revision of the SEG-Y standard.
         """
         from collops import DistributedArray
 
@@ -662,7 +672,9 @@ class Survey:
                 raise InputError("only a survey that was read from a file has map positions for its image")
             if np.shape(image) != grid.shape:
                 raise InputError(f"the image must have the shape of the grid, {grid.shape}, not {np.shape(image)}")
-            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank)
+            if revision not in (1, 2):
+                raise InputError(f"the revision of SEG-Y must be 1 or 2, not {revision}")
+            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank, revision)
         return write_together(Path(path), self.comm, traces)
 
     def trace_shape(self, shot: int) -> tuple[int, int]:
