@@ -124,6 +124,15 @@ class Options(CommonOptions):
         Must("be 2 or 3", lambda value: value in (2, 3)),
         RecordedOnly(),
     ] = None
+    geometry: Annotated[
+        list[str] | None,
+        option(
+            "File with the positions of sources and receivers: the S, R and X files of SPS, or P1/90. May be repeated.",
+            _FILES,
+            metavar="FILE",
+        ),
+        RecordedOnly(),
+    ] = None
     statics: Annotated[
         str | None,
         option(
@@ -603,7 +612,8 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     with local_stage(comm):
         statics = options.corrections()
     dims = options.dims or (3 if across else None)
-    survey = read(str(options.survey), comm, dims=dims, statics=statics, header=options.header or ())
+    files = {"header": options.header or (), "geometry": options.geometry or ()}
+    survey = read(str(options.survey), comm, dims=dims, statics=statics, **files)
     notes, samples = survey.notes, survey.geometry.samples
     streamed = _streams(options, survey, compute or engine("numpy"))
     model, described = _velocity_of(options, survey)

@@ -26,6 +26,9 @@ from collops.seismic.segy import (
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.navigation import Stations, TraceNumbers, read_lines
+from collops.seismic.survey.p190 import p190_stations
+from collops.seismic.survey.sps import is_sps, sps_stations
 from collops.seismic.survey.statics import Statics
 
 __all__ = ["image_traces", "shot_traces"]
@@ -135,7 +138,11 @@ def parse_places(texts: Sequence[str]) -> dict[str, tuple[int, str]]:
 
 
 def read_headers(
-    path: str | Path, dims: int | None = None, statics: Statics | None = None, header: Sequence[str] = ()
+    path: str | Path,
+    dims: int | None = None,
+    statics: Statics | None = None,
+    header: Sequence[str] = (),
+    geometry: Sequence[str | Path] = (),
 ) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
@@ -151,7 +158,7 @@ def read_headers(
         notes.append(
             f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and omitted"
         )
-    if uses_degrees(file, headers["CoordinateUnits"]):
+    if not geometry and uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
 
     def metres(scalar: str, *names: str) -> np.ndarray:
@@ -162,18 +169,26 @@ def read_headers(
     source, group, cdp = (
         metres("SourceGroupScalar", f"{prefix}X", f"{prefix}Y") for prefix in ("Source", "Group", "CDP_")
     )
-    if not (source.any() or group.any()):
+    if not (geometry or source.any() or group.any()):
         if cdp.any():
             refuse_stack(file.path)
         raise InputError(f"{path} lacks source and receiver coordinates: fill in {_TERMS.positions}")
     elevation, surface, below = metres(
         "ElevationScalar", "ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth"
     )
+    depth = np.stack([below - surface, -elevation])
+    corrections = np.stack([header_times(file, headers, name) / 1e3 for name in STATICS])
+    if geometry:
+        stations = _stations(geometry, headers, notes)
+        source, group = stations.source, stations.group
+        depth = np.where(np.isnan(stations.depth), depth, stations.depth)
+        surface = np.where(np.isnan(stations.surface), surface, stations.surface)
+        corrections[:2] = corrections[:2] if stations.statics is None else stations.statics
     traces = TraceHeaders(
         numbers,
         source,
         group,
-        np.stack([below - surface, -elevation]),
+        depth,
         surface,
         extended.get("offset", headers["offset"]) * file.metres,
         np.stack([headers["FieldRecord"], headers["EnergySourcePoint"], *source]),
@@ -183,7 +198,7 @@ def read_headers(
         cdp,
         delays(file, headers),
         file.counts(numbers, headers["TRACE_SAMPLE_COUNT"], notes),
-        np.stack([header_times(file, headers, name) / 1e3 for name in STATICS]),
+        corrections,
     )
     used = [] if statics is None else [name for name, factor in zip(STATICS, statics.factors, strict=True) if factor]
     notes += unused_times(file, headers, used)
@@ -192,6 +207,13 @@ def read_headers(
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}
     return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
+
+
+def _stations(geometry: Sequence[str | Path], headers: Mapping[str, np.ndarray], notes: list[str]) -> Stations:
+    """Return the positions of all traces from geometry files."""
+    lines = read_lines(geometry)
+    numbers = TraceNumbers(*(headers[name] for name in ("FieldRecord", "TraceNumber", "EnergySourcePoint")))
+    return (sps_stations if is_sps(lines) else p190_stations)(lines, numbers, notes)
 
 
 def _extended(file: SegyFile, numbers: np.ndarray, notes: list[str]) -> dict[str, np.ndarray]:

@@ -52,6 +52,7 @@ def read(
     dims: int | None = None,
     statics: Statics | None = None,
     header: Sequence[str] = (),
+    geometry: Sequence[str | Path] = (),
 ) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
@@ -76,6 +77,8 @@ def read(
     header : sequence of str
         Fields of SEG-Y trace headers that are not at their standard bytes, such as ``"source_x=181"``, or
         ``"source_x=181:f4"`` with a type i2, i4, i8, f4 or f8. Bytes after 240 are in additional headers.
+    geometry : sequence of str or Path
+        Files with the positions, instead of the trace headers of SEG-Y: the S, R and X files of SPS, or P1/90 files.
 
     Returns
     -------
@@ -98,11 +101,12 @@ def read(
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        if is_zarr(path) and header:
-            raise InputError(f"--header is for SEG-Y and SU, not for {path}: omit it")
-        headers = (
-            zarr.read_headers(path, dims, statics) if is_zarr(path) else segy.read_headers(path, dims, statics, header)
-        )
+        if not is_zarr(path):
+            headers = segy.read_headers(path, dims, statics, header, geometry)
+        elif header or geometry:
+            raise InputError(f"--header and --geometry are for SEG-Y and SU, not for {path}: omit them")
+        else:
+            headers = zarr.read_headers(path, dims, statics)
     return Survey(headers.geometry, comm, headers)
 
 
