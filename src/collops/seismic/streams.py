@@ -8,8 +8,6 @@ from typing import Any
 
 from collops.errors import InputError
 
-__all__ = ["located", "opened", "size_of"]
-
 
 def located(path: str | Path) -> Path | str:
     """Return a path, or the URL of a file that fsspec opens, such as ``s3://bucket/line.sgy``, unchanged."""

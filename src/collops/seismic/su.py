@@ -7,8 +7,6 @@ from pathlib import Path
 
 from collops.errors import InputError
 
-__all__ = ["is_su", "su_sampling"]
-
 _HEADER_BYTES, _SAMPLE_BYTES = 240, 4
 _SAMPLES, _INTERVAL = slice(114, 116), slice(116, 118)  # of a trace header
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from collops.errors import InputError
 
-__all__ = ["Lines", "Stations", "TraceNumbers", "match", "number_in", "read_lines"]
-
 
 class TraceNumbers(NamedTuple):
     """The numbers in the headers of traces that geometry files refer to, int64, one per trace."""

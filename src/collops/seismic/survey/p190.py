@@ -7,8 +7,6 @@ import numpy as np
 from collops.errors import InputError
 from collops.seismic.survey.navigation import Lines, Stations, TraceNumbers, match, number_in
 
-__all__ = ["p190_stations"]
-
 # Columns, counted from 1: of coordinate records, and of the three groups of a receiver record relative to its start.
 _POINT, _EAST, _NORTH = (20, 25), (47, 55), (56, 64)
 _GROUPS, _GROUP, _GROUP_EAST, _GROUP_NORTH, _DEPTH = (0, 26, 52), (2, 5), (6, 14), (15, 23), (24, 27)

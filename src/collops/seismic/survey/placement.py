@@ -10,8 +10,6 @@ import numpy as np
 
 from collops.seismic.signals import moved
 
-__all__ = ["Placement", "RestoredRows"]
-
 
 @dataclass(frozen=True)
 class Placement:

@@ -11,8 +11,6 @@ import numpy as np
 from collops.errors import InputError
 from collops.seismic.conditioning import read_table
 
-__all__ = ["KINDS", "Profiles", "described", "in_depth", "layers", "read_profiles"]
-
 KINDS = {
     "depth": "depth (m) and velocity (m/s)",
     "time": "two-way time (s) and interval velocity (m/s)",
@@ -53,7 +51,7 @@ def read_profiles(path: Path, kind: str) -> Profiles:
     table = read_table(path, (2, 3), meaning)
     columns = np.column_stack([np.zeros((len(table), 3 - table.shape[1])), table])
     positions = np.unique(columns[:, 0])
-    functions = []
+    functions: list[tuple[str, np.ndarray, np.ndarray]] = []
     for position in positions:
         rows = columns[columns[:, 0] == position, 1:]
         axis, velocity = rows[np.argsort(rows[:, 0], kind="stable")].T

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from collops.seismic.survey.p190 import p190_stations
 from collops.seismic.survey.sps import is_sps, sps_stations
 from collops.seismic.survey.statics import Statics
 
-__all__ = ["image_traces", "shot_traces"]
+__all__ = ["image_traces", "parse_places", "shot_traces"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _FIELDS = [
@@ -243,7 +244,7 @@ def survey_traces(
     return made, text + [f"{name.upper()}={value}" for name, value in defaults.items()]
 
 
-def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray, revision: int = 1) -> Traces:
+def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: Any, revision: int = 1) -> Traces:
     """Return traces that replace the traces of a survey, for this rank's `shots`, shot by shot.
 
     They keep the order and the headers of the live traces of a SEG-Y file, and begin where these begin, before static

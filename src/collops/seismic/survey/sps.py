@@ -9,8 +9,6 @@ import numpy as np
 from collops.errors import InputError
 from collops.seismic.survey.navigation import Lines, Stations, TraceNumbers, match, number_in
 
-__all__ = ["is_sps", "sps_stations"]
-
 # Columns of the records, counted from 1, by revision.
 _POINT = {
     "2.1": {"line": (2, 11), "point": (12, 21), "index": (24, 24), "static": (27, 30), "depth": (31, 34)},
@@ -62,10 +60,16 @@ def sps_stations(lines: Lines, traces: TraceNumbers, notes: list[str]) -> Statio
         f"positions from {lines.names} (SPS {revision}): {len(np.unique(source))} sources and {len(np.unique(group))} "
         "receivers, by field record and channel"
     )
-    east_north = [np.stack([t["east"][rows], t["north"][rows]]) for t, rows in ((sources, source), (receivers, group))]
-    depth = np.stack([(t["depth"] - t["elevation"])[rows] for t, rows in ((sources, source), (receivers, group))])
-    statics = np.stack([sources["static"][source], receivers["static"][group]]) / 1e3
-    return Stations(*east_north, depth, sources["elevation"][source], statics if statics.any() else None)
+    pair = (sources, source), (receivers, group)
+    depth = np.stack([(points["depth"] - points["elevation"])[rows] for points, rows in pair])
+    statics = np.stack([points["static"][rows] for points, rows in pair]) / 1e3
+    return Stations(
+        np.stack([sources["east"], sources["north"]])[:, source],
+        np.stack([receivers["east"], receivers["north"]])[:, group],
+        depth,
+        sources["elevation"][source],
+        statics if statics.any() else None,
+    )
 
 
 def _revision(lines: Lines) -> str:

@@ -14,7 +14,7 @@ from collops.seismic.conditioning import read_table
 if TYPE_CHECKING:
     from collops.seismic.survey.headers import TraceHeaders
 
-__all__ = ["Statics", "corrected", "parse_datum"]
+__all__ = ["Statics", "parse_datum"]
 
 HEADER_STATICS = {
     "headers": ("source and receiver corrections (bytes 99 to 102)", (1, 1, 0)),
