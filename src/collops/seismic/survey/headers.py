@@ -138,18 +138,9 @@ def survey_headers(
     # Shots with the same receivers share one object, so that they share an operator.
     distinct: dict[bytes, np.ndarray] = {}
     receivers = [distinct.setdefault(groups[:, rows].tobytes(), groups[:, rows]) for rows in order]
-    samples, start = Placement.axis(traces.begin, traces.count, first, interval)
-    if samples > _MAX_RECORDS * traces.count.max():
-        ends = f"{traces.begin.min():g} to {traces.begin.max():g} s"
-        raise InputError(
-            f"the traces of {file.path} begin at {ends}, more than {_MAX_RECORDS} of their lengths apart: correct "
-            "their delay recording times (in SEG-Y bytes 109 to 110, with the scalar 215 to 216) and static corrections"
-        )
+    samples, start, placement = _time_axis(file.path, traces, order, first, interval)
     geometry = Geometry(sources[:, first_traces], receivers, samples, interval, start)
-    placement, record, channel = None, traces.record, traces.channel
-    if np.ptp(traces.begin) > 0 or np.ptp(traces.count) > 0 or abs(first - traces.begin[0]) > 0:
-        begins, counts = ([values[rows] for rows in order] for values in (traces.begin, traces.count))
-        placement = Placement(begins, counts, samples, interval, start)
+    record, channel = traces.record, traces.channel
     return SurveyHeaders(
         file,
         geometry,
@@ -174,6 +165,27 @@ def read_traces(headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
     numbers = [headers.traces[shot] for shot in shots]
     together = headers.file.read(np.concatenate(numbers))
     return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
+
+
+def _time_axis(
+    path: Path | str, traces: TraceHeaders, order: list[np.ndarray], first: float, interval: float
+) -> tuple[int, float, Placement | None]:
+    """Return the number of samples and the start of the time axis, and the placement of traces that differ from it.
+
+    `order` has the rows of the traces of each shot; `first` is the time of the first sample of all recorded traces.
+    """
+    samples, start = Placement.axis(traces.begin, traces.count, first, interval)
+    if samples > _MAX_RECORDS * traces.count.max():
+        ends = f"{traces.begin.min():g} to {traces.begin.max():g} s"
+        raise InputError(
+            f"the traces of {path} begin at {ends}, and need a time axis more than {_MAX_RECORDS} times as long: "
+            "correct their delay recording times (in SEG-Y bytes 109 to 110, with the scalar 215 to 216), or their "
+            "static corrections"
+        )
+    if not (np.ptp(traces.begin) or np.ptp(traces.count) or traces.begin[0] != first):
+        return samples, start, None
+    begins, counts = ([values[rows] for rows in order] for values in (traces.begin, traces.count))
+    return samples, start, Placement(begins, counts, samples, interval, start)
 
 
 def _axes(traces: TraceHeaders, stations: np.ndarray, notes: list[str]) -> tuple[Line, Bins | None]:
