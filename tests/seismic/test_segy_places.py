@@ -14,7 +14,8 @@ from collops.seismic.lsm import Options
 from collops.seismic.segy import SegyFile
 from collops.seismic.survey import read
 from collops.seismic.survey.segy import parse_places, read_headers, shot_traces
-from tests.seismic.files import REAL, small_survey, write_alone
+from collops.seismic.survey.velocity import load_velocity
+from tests.seismic.files import REAL, small_survey, write_alone, write_traces
 from tests.seismic.test_segy_revision_2 import centred, numbers, write
 
 pytestmark = pytest.mark.serial
@@ -133,7 +134,12 @@ def test_urls_are_read_with_fsspec(tmp_path):
         survey = read(url)
         assert np.array_equal(np.concatenate(survey.traces), np.concatenate(expected.traces))
         assert positions(url) == positions(path)
-    Options(survey="memory://lines/a.sgy", velocity="1500").check()
+    headers = {"INLINE_3D": np.array([7, 7]), "CDP_X": np.array([0, 200])}
+    velocity = write_traces(tmp_path / "v.sgy", np.full((2, 9), 1800, np.float32), headers, 8000, "VELOCITY")
+    fsspec.filesystem("memory").pipe("/lines/v.sgy", velocity.read_bytes())
+    found, same = (load_velocity(f"time:{name}", 2, None) for name in ("memory://lines/v.sgy", velocity))
+    assert np.array_equal(found.depth, same.depth) and np.array_equal(found.velocity, same.velocity)  # type: ignore[union-attr]
+    Options(survey="memory://lines/a.sgy", velocity="time:memory://lines/v.sgy").check()
     with pytest.raises(InputError, match=r"memory://lines/b\.sgy does not exist"):
         read("memory://lines/b.sgy")
     with pytest.raises(InputError, match=r"needs the package fsspec, and its file system for this URL: .*nothing"):

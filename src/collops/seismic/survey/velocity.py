@@ -12,6 +12,7 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.applications import not_finite, open_array
 from collops.seismic.segy import TIMING, SegyFile, is_segy, other_intervals, scaled, start_time, uses_degrees
+from collops.seismic.streams import located
 from collops.seismic.survey.geometry import Grid, Line
 from collops.seismic.survey.profiles import KINDS, Profiles, described, in_depth, layers, read_profiles
 
@@ -72,7 +73,7 @@ Model = Gradient | Volume | Profiles | np.ndarray
 class VelocityFile(NamedTuple):
     """A file with velocities."""
 
-    path: Path
+    path: Path | str  # a URL if it is a str
     kind: str = "depth"  # a key of `KINDS`
 
     @property
@@ -83,13 +84,13 @@ class VelocityFile(NamedTuple):
     @property
     def is_npy(self) -> bool:
         """Whether it is a NumPy file."""
-        return self.path.suffix.lower() == ".npy"
+        return Path(self.path).suffix.lower() == ".npy"
 
     def check(self) -> None:
         """Raise `InputError` if the file cannot be read; reads only headers of SEG-Y."""
         if self.is_segy:
             SegyFile.inspect(self.path)
-        elif not self.path.is_file():
+        elif not Path(self.path).is_file():
             raise InputError(f"{self.path} does not exist: check the path of the velocity file")
 
 
@@ -108,9 +109,9 @@ def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
     if isinstance(parsed, Gradient):
         return parsed
     if parsed.is_npy:
-        return read_npy(parsed.path, dims)
+        return read_npy(Path(parsed.path), dims)
     if not parsed.is_segy:
-        return read_profiles(*parsed)
+        return read_profiles(Path(parsed.path), parsed.kind)
     return read_section(parsed.path, inline, parsed.kind) if dims == 2 else read_volume(parsed.path, parsed.kind)
 
 
@@ -124,9 +125,9 @@ def parse_velocity(text: str) -> Gradient | VelocityFile:
     if colon and kind in KINDS:
         if Path(path).suffix.lower() == ".npy":
             raise InputError(f"{path} holds velocities in depth, at the points of the image: omit {kind}:")
-        return VelocityFile(Path(path), kind)
+        return VelocityFile(located(path), kind)
     if Path(text).suffix.lower() == ".npy" or is_segy(text):
-        return VelocityFile(Path(text))
+        return VelocityFile(located(text))
     surface = gradient = 0.0
     position = 0
     while position < len(text) or position == 0:
@@ -163,7 +164,7 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
     return velocity
 
 
-def read_section(path: Path, inline: int | None = None, kind: str = "depth") -> Section:
+def read_section(path: Path | str, inline: int | None = None, kind: str = "depth") -> Section:
     """Read one vertical section of velocities from a SEG-Y file.
 
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
@@ -190,7 +191,7 @@ def read_section(path: Path, inline: int | None = None, kind: str = "depth") -> 
     return Section(velocity, depth, east[order], north[order], distance, inline, notes=tuple(notes))
 
 
-def read_volume(path: Path, kind: str = "depth") -> Volume:
+def read_volume(path: Path | str, kind: str = "depth") -> Volume:
     """Read all velocities from a SEG-Y file; see `read_section` for the bytes, and for the kind."""
     file, _, east, north, axis, notes = _columns_of(path, kind)
     velocity, depth = _velocities(file, np.arange(file.traces), axis, kind, notes)
@@ -198,7 +199,7 @@ def read_volume(path: Path, kind: str = "depth") -> Volume:
 
 
 def _columns_of(
-    path: Path, kind: str
+    path: Path | str, kind: str
 ) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, list[str]]:
     """Return a file, its headers, easting and northing of its traces, depths (m) or times (s) of samples, and notes."""
     file = SegyFile.inspect(path)
