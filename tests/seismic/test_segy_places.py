@@ -44,6 +44,15 @@ def test_fields_at_other_bytes(tmp_path, order):
     assert np.concatenate(survey.geometry.receivers, axis=1)[0].tolist() == [1000.0 + 10 * n for n in range(6)]
     assert f"trace headers: {', '.join(header)}" in survey.notes
     assert positions(path)[0] == [0, 100]
+    # Numbers may be stored as floating-point numbers, and positions that are not finite are an error.
+    for trace in range(6):
+        struct.pack_into(order + "f", content, 3600 + trace * (240 + 4 * SAMPLES) + 202, 40.0 + trace // 2)
+    path.write_bytes(content)
+    assert read(path, header=["field_record=203:f4"]).headers.records.tolist() == [40, 41, 41, 42]  # type: ignore[union-attr]
+    struct.pack_into(order + "f", content, 3600 + 202, np.nan)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"byte 203 .* not finite"):
+        read(path, header=["group_x=203:f4"])
 
 
 @pytest.mark.parametrize(

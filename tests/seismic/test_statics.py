@@ -13,10 +13,10 @@ from collops.errors import InputError
 from collops.seismic.lsm import Options, run
 from collops.seismic.lsm.problem import recorded
 from collops.seismic.signals import moved, ricker_shape
-from collops.seismic.survey import Statics, read
+from collops.seismic.survey import Grid, Statics, Survey, read
 from collops.seismic.survey.statics import parse_datum
 from tests.apps.jobs import Listener
-from tests.seismic.files import write_traces
+from tests.seismic.files import small_geometry, write_traces
 from tests.seismic.test_segy_results import raw
 
 SHOTS, CHANNELS, SAMPLES = 3, 5, 60
@@ -259,3 +259,24 @@ def test_bad_corrections_are_one_error(tmp_path, arguments, complaint):
         Options(**options).check()
         recorded(Options(**options), alone())
     assert parse_datum("-20") == -20.0 and parse_datum("floating:500") == ("floating", 500.0)
+
+
+@pytest.mark.serial
+def test_surveys_in_zarr_move_to_a_datum_and_have_no_corrections_in_headers(tmp_path):
+    geometry = small_geometry(2, 3, SAMPLES)
+    survey = Survey(geometry)
+    survey.traces = [pulse(np.zeros(3))] * 2
+    survey.save(tmp_path / "a.zarr", Grid(11, 11, 50.0, 50.0))
+    moved_to_sea_level = read(tmp_path / "a.zarr", statics=Statics(datum=0.0, velocity=1000.0))
+    # Sources at 6 m and receivers at 2.5 m below sea level: the way to the datum takes 8.5 ms.
+    times = moved_to_sea_level.geometry.times
+    np.testing.assert_allclose(
+        moved_to_sea_level.traces[0][1, :-2], ricker_shape(25 * (times - 0.1085))[:-2], atol=1e-5
+    )
+    assert not moved_to_sea_level.geometry.bounds[1][-1]
+    with pytest.raises(InputError, match="has no static corrections: pass a text file"):
+        read(tmp_path / "a.zarr", statics=Statics("headers"))
+    with pytest.raises(InputError, match="--header and --geometry are for SEG-Y"):
+        read(tmp_path / "a.zarr", header=["source_x=73"])
+    with pytest.raises(InputError, match=r"choose the suffix \.sgy or \.zarr"):
+        survey.save(tmp_path / "a.su", Grid(11, 11, 50.0, 50.0))

@@ -459,6 +459,10 @@ def field_sizes(fields: Any) -> dict[int, int]:
 def _numbers(raw: np.ndarray, byte: int, kind: str, endian: str) -> np.ndarray:
     """Return a number of each header, (headers, bytes), as int64, or as float64 if its type is floating-point."""
     values = raw[:, byte - 1 : byte - 1 + int(kind[1:])].copy().view(_type(endian, kind))[:, 0]
+    if kind[0] == "f" and not np.isfinite(values).all():
+        raise InputError(
+            f"byte {byte} of the trace headers has values of type {kind} that are not finite: check --header"
+        )
     return values.astype(np.int64 if kind[0] == "i" else np.float64)
 
 

@@ -374,8 +374,9 @@ class Options(CommonOptions):
     ] = None
     segy_revision: Annotated[
         int,
-        option("Revision of the SEG-Y files of a recorded survey: 1 or 2.", METHOD),
+        option("Revision of the SEG-Y files of the results: 1 or 2."),
         Must("be 1 or 2", lambda value: value in (1, 2)),
+        RecordedOnly(),
     ] = 1
     out: Out = "collops-lsm"
 

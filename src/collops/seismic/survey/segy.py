@@ -102,6 +102,8 @@ _EXTENDED = {
 """Lengths in trace header extension 1, by their first byte in it: float64, without scalar."""
 
 _KINDS = ("i2", "i4", "i8", "f4", "f8")
+# The fields that count; `SegyFile.places` may have floating-point numbers for them.
+_WHOLE = ("FieldRecord", "TraceNumber", "EnergySourcePoint", "INLINE_3D", "CROSSLINE_3D", "TRACE_SAMPLE_COUNT")
 
 STATICS = ("SourceStaticCorrection", "GroupStaticCorrection", "TotalStaticApplied")
 """The fields of trace headers with static corrections of source and receiver, and the total."""
@@ -154,6 +156,7 @@ def read_headers(
     file = SegyFile.inspect(path)
     file = replace(file, places=parse_places(header))
     numbers, headers = file.live_headers(*_FIELDS)
+    headers |= {name: np.rint(headers[name]).astype(np.int64) for name in _WHOLE}
     notes = [f"trace headers: {', '.join(header)}"] if header else []
     if len(numbers) < file.traces:
         notes.append(
@@ -219,8 +222,9 @@ def _stations(geometry: Sequence[str | Path], headers: Mapping[str, np.ndarray],
 
 def _extended(file: SegyFile, numbers: np.ndarray, notes: list[str]) -> dict[str, np.ndarray]:
     """Return the lengths in trace header extension 1 that are nonzero in any trace, by the names of segyio."""
-    columns = zip(_EXTENDED, file.extension(*_EXTENDED.values()), strict=True)
-    found = {name: values[numbers] for name, values in columns if values.any() and NAMES[name] not in file.places}
+    values = file.extension(*_EXTENDED.values())
+    columns = zip(_EXTENDED, values[:, numbers] if values.size else values, strict=True)
+    found = {name: column for name, column in columns if column.any() and NAMES[name] not in file.places}
     if found:
         notes.append(f"trace header extension 1 has {', '.join(found)}, which replace the standard trace headers")
     return {NAMES[name]: values for name, values in found.items()}

@@ -26,6 +26,7 @@ from collops.seismic.signals import (
     power_spectrum,
     ricker,
 )
+from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
@@ -95,7 +96,7 @@ def read(
     >>> import collops
     >>> collops.seismic.survey.read("line.sgy")
     Traceback (most recent call last):
-    collops.errors.InputError: line.sgy does not exist: check the name of the SEG-Y file
+    collops.errors.InputError: line.sgy does not exist: check the path of the SEG-Y file
     """
     from collops.extend.communication import communicator_or_world
 
@@ -275,8 +276,8 @@ class Survey:
         Parameters
         ----------
         velocity : number, str, Path or array
-            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
-            values on the grid.
+            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, a text
+            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid.
         inline : int, optional
             Inline of a SEG-Y velocity volume for a 2-D survey; by default the middle one.
 
@@ -640,6 +641,10 @@ class Survey:
             fields = zarr.trace_fields(self.geometry, self.headers, self.comm, all_shots, data=self.traces)
             return write_result(Path(path), self.comm, fields, {zarr.DEFAULTS: texts})
         with local_stage(self.comm):
+            if is_su(path):
+                raise InputError(
+                    f"surveys are written as SEG-Y or Zarr, not as {path}: choose the suffix .sgy or .zarr"
+                )
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
