@@ -67,6 +67,7 @@ def form(request, monkeypatch):
         kernel = request.getfixturevalue("kernel")
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
         monkeypatch.setattr(device, "_kernel", lambda number, dtype: kernel)
+        monkeypatch.setattr(device, "recorded", lambda work: work)
         return device.arrivals
     if request.param == "numpy":
         find = importlib.util.find_spec
@@ -142,6 +143,7 @@ def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
     kernel = HostKernel(tmp_path, np.dtype(np.float32))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
     monkeypatch.setattr(device, "_kernel", lambda number, dtype: kernel)
+    monkeypatch.setattr(device, "recorded", lambda work: work)
     grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))
     velocity, position = np.broadcast_to(1500 + 0.3 * grid.axes[1], grid.shape), np.array([20.0, 11990.0])
     source = medium.Source.at(position, grid, velocity)
