@@ -27,7 +27,8 @@ using std::fabs; using std::sqrt;
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
 static struct { int x, y, z; } blockIdx, threadIdx;
-static int of_first_lane[64], calls;  // the lanes of a warp run in turn, and the first one leaves its values to the others
+// The lanes of a warp run in turn, and the first one leaves its values to the others.
+static int of_first_lane[64], calls;
 inline int __shfl_sync(unsigned, int value, int)
 {
     int& kept = of_first_lane[calls++];
@@ -64,12 +65,14 @@ def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.n
 class HostKernel:
     """The kernel of sweep.cu; the threads of all blocks run in turn."""
 
-    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype, points: int) -> None:
         source = Path(package.__file__).with_name("sweep.cu")
         driver, library = folder / "driver.cpp", folder / "sweep.so"
         driver.write_text(DRIVER)
         command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20", f'-DSOURCE="{source}"']
-        command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
+        command += (
+            [f"-DPOINTS={points}"] + ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
+        )
         subprocess.run(command, check=True, capture_output=True)
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run

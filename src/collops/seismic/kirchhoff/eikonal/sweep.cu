@@ -5,14 +5,15 @@
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
-// compile-with: -DCOLLOPS_DOUBLE
+// compile-with: -DPOINTS=1
+// compile-with: -DPOINTS=8 -DCOLLOPS_DOUBLE
 //
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
 // sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. flags[0] is set
 // if any rest changes by more than `tolerance`, in metres, times the slowness; neighbours become active if it does by more than `least`.
 // With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS x POINTS points along the second axis, a point
-// along the first axis, groups). A plane grid has one point along the first axis.
+// along the first axis, groups): a warp computes POINTS in turn, most of which are not active on large grids. A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -30,7 +31,6 @@ typedef unsigned int Bits;
 
 #define LANES 32
 #define ROWS 8
-#define POINTS 8 // that a warp computes in turn: most are not active
 #define FAR Real(1e30)
 
 // The source of a lane, seen from a point: the slowness at the source, and the coordinates of the point relative to it, in metres.
