@@ -93,13 +93,14 @@ class Slab:
     """The memory variables of one layer in a tile, which are zero outside the layer.
 
     All indices are of the tile without halo. Derivatives of the memory variables across the layer differ from zero in
-    the `zone`: the layer, and half a stencil beside it.
+    the `zone`: the layer, and half a stencil beside it. Memory variables are advanced there; beside the layer, where
+    their coefficients are zero, they stay zero.
 
     Attributes
     ----------
     axis : int
         The axis across the layer, of three.
-    layer, zone : tuple of int
+    zone : tuple of int
         First index and index after the last, along the axis.
     begin : int
         Index along the axis of the first stored point; there is half a stencil of zeros at both ends.
@@ -112,7 +113,6 @@ class Slab:
     """
 
     axis: int
-    layer: tuple[int, int]
     zone: tuple[int, int]
     begin: int
     shape: tuple[int, ...]
@@ -226,6 +226,6 @@ class Tile:
                 inwards = profile(width, spacing, interval, velocity, frequency)
                 a[stored], b[stored] = (values[:: -1 if low else 1] for values in inwards)
                 shape = tuple(end - begin if a_ == axis else m for a_, m in enumerate(self.inner))
-                slabs.append(Slab(axis, layer, zone, begin, shape, offset, a, b))
+                slabs.append(Slab(axis, zone, begin, shape, offset, a, b))
                 offset += math.prod(shape)
         return slabs

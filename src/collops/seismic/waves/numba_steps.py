@@ -13,103 +13,41 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, prange
-from numba.core import types
-from numba.extending import intrinsic
 
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.numba_vectors import (
+    add_adjoint,
+    advance_psi,
+    advance_zeta,
+    elements,
+    recede_r,
+    recede_t,
+    stencil,
+)
 
 _ROW_BLOCK = 16  # rows of a task: with the planes of the stencil, they fit the L2 cache
 _VECTOR_BYTES = 64
-_COLUMNS = 10  # of the table of slabs
+_COLUMNS = 8  # of the table of slabs
 # Stages of a step: memory variables first, then the field.
 _FIRST, _FIRST_ADJOINT, _SECOND_ADJOINT, _FORWARD, _ADJOINT = range(5)
 _OPTIONS: dict = {"nogil": True, "error_model": "numpy", "cache": True}
 
 
-def _stencil_of_vector(typing, lanes, out, at, source, index, strides, center, sides, odd):
-    """Store a stencil of ``len(lanes)`` consecutive points of the flat array `source` in `out`, from element `at`.
-
-    `strides` are the distances of neighbours along each axis, and `sides` the coefficients of one axis after the other.
-    `center` is a tuple of the coefficient of the point, or empty. The stencil is antisymmetric if `odd` is not empty.
-    The compiler would not vectorise the equivalent loop, as it had to compare too many arrays for overlaps.
-    """
-    width = lanes.count
-
-    def generate(context, builder, signature, arguments):
-        number = context.get_value_type(source.dtype)
-        vector = ir.VectorType(number, width) if width > 1 else number
-        align = context.get_abi_sizeof(number)
-
-        def integer(value, kind):
-            return context.cast(builder, value, kind, types.intp)
-
-        def pointer(array, offset):
-            data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
-            return builder.bitcast(builder.gep(data, [offset]), vector.as_pointer())
-
-        def coefficient(argument, place):
-            value = builder.extract_value(arguments[argument], place)
-            if width == 1:
-                return value
-            lane = builder.insert_element(vector(ir.Undefined), value, ir.IntType(32)(0))
-            return builder.shuffle_vector(lane, vector(ir.Undefined), ir.VectorType(ir.IntType(32), width)([0] * width))
-
-        def load(offset):
-            return builder.load(pointer(3, offset), align=align)
-
-        begin = integer(arguments[4], signature.args[4])
-        terms = [builder.fmul(coefficient(6, 0), load(begin))] if center.count else []
-        combine = builder.fsub if odd.count else builder.fadd
-        half = sides.count // strides.count
-        for axis in range(strides.count):
-            stride = integer(builder.extract_value(arguments[5], axis), signature.args[5][axis])
-            for k in range(half):
-                distance = builder.mul(stride, stride.type(k + 1))
-                both = combine(load(builder.add(begin, distance)), load(builder.sub(begin, distance)))
-                terms.append(builder.fmul(coefficient(7, axis * half + k), both))
-                if len(terms) == 2:
-                    terms = [builder.fadd(*terms)]
-        target = pointer(1, integer(arguments[2], signature.args[2]))
-        builder.store(terms[0], target, align=align)
-        return context.get_dummy_value()
-
-    return types.void(lanes, out, at, source, index, strides, center, sides, odd), generate
-
-
-def _elements_of_array(typing, places, array, begin):
-    """Return ``len(places)`` elements of a flat array as a tuple, whose length is known at compile time."""
-    result = types.UniTuple(array.dtype, places.count)
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(array)(context, builder, arguments[1]).data
-        first = builder.gep(data, [context.cast(builder, arguments[2], begin, types.intp)])
-        values = [builder.load(builder.gep(first, [ir.IntType(64)(place)])) for place in range(places.count)]
-        return context.make_tuple(builder, result, values)
-
-    return result(places, array, begin), generate
-
-
-# Numba passes the argument `typing`.
-_stencil: Any = intrinsic(_stencil_of_vector)
-_elements: Any = intrinsic(_elements_of_array)
-
-
 @njit(**_OPTIONS)
 def _row(lanes, out, to, source, begin, n, strides, center, weights, first, places, odd):
     """Fill n elements of `out` with a stencil of `source`, whose coefficients are ``len(places)`` of `weights`."""
-    sides = _elements(places, weights, first)
+    sides = elements(places, weights, first)
     width, k = len(lanes), 0
     while k + width <= n:
-        _stencil(lanes, out, to + k, source, begin + k, strides, center, sides, odd)
+        stencil(lanes, out, to + k, source, begin + k, strides, center, sides, odd)
         k += width
     if k < n and n >= width:  # the last vector overlaps the one before
-        _stencil(lanes, out, to + n - width, source, begin + n - width, strides, center, sides, odd)
+        stencil(lanes, out, to + n - width, source, begin + n - width, strides, center, sides, odd)
         k = n
     while k < n:
-        _stencil((0,), out, to + k, source, begin + k, strides, center, sides, odd)
+        stencil((0,), out, to + k, source, begin + k, strides, center, sides, odd)
         k += 1
 
 
@@ -117,17 +55,129 @@ def _row(lanes, out, to, source, begin, n, strides, center, weights, first, plac
 # where an index cannot count from the end.
 
 
-@njit(**_OPTIONS)
-def _decay(own, to, change, begin, n, a, b, place, crosses, sign):
-    """Advance a row of memory variables; the coefficients vary along a row that crosses the layer."""
-    to, begin, place, factor = np.uint64(to), np.uint64(begin), np.uint64(place), own.dtype.type(sign)
-    if crosses:
-        for k in range(np.uint64(n)):
-            own[to + k] = b[place + k] * own[to + k] + (factor * a[place + k]) * change[begin + k]
+# Arrays are passed one by one: tuples of arrays are counted references, which take longer than a vector.
+
+
+@njit(forceinline=True, **_OPTIONS)
+def _layer_row(
+    stage,
+    lanes,
+    fewer,
+    first,
+    second,
+    at,
+    u,
+    base,
+    total,
+    to,
+    k,
+    end,
+    across,
+    beside,
+    center,
+    seconds,
+    firsts,
+    a,
+    b,
+    place,
+    crosses,
+):
+    """Do a stage at the points k to `end` of a row in the zone of a layer."""
+    while k < end:
+        step = place + k if len(crosses) else place
+        if k + len(lanes) <= end:
+            _layer_vector(
+                stage,
+                lanes,
+                first,
+                second,
+                at + k,
+                u,
+                base + k,
+                total,
+                to + k,
+                across,
+                beside,
+                center,
+                seconds,
+                firsts,
+                a,
+                b,
+                step,
+                crosses,
+            )
+            k += len(lanes)
+        elif k + len(fewer) <= end:
+            _layer_vector(
+                stage,
+                fewer,
+                first,
+                second,
+                at + k,
+                u,
+                base + k,
+                total,
+                to + k,
+                across,
+                beside,
+                center,
+                seconds,
+                firsts,
+                a,
+                b,
+                step,
+                crosses,
+            )
+            k += len(fewer)
+        else:
+            _layer_vector(
+                stage,
+                (0,),
+                first,
+                second,
+                at + k,
+                u,
+                base + k,
+                total,
+                to + k,
+                across,
+                beside,
+                center,
+                seconds,
+                firsts,
+                a,
+                b,
+                step,
+                crosses,
+            )
+            k += 1
+
+
+@njit(forceinline=True, **_OPTIONS)
+def _layer_vector(
+    stage, lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+):
+    """Do a stage at ``len(lanes)`` points of a row."""
+    if stage == _FIRST:
+        advance_psi(
+            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+        )
+    elif stage == _FORWARD:
+        advance_zeta(
+            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+        )
+    elif stage == _SECOND_ADJOINT:
+        recede_t(
+            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+        )
+    elif stage == _FIRST_ADJOINT:
+        recede_r(
+            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+        )
     else:
-        factor, decay = factor * a[place], b[place]
-        for k in range(np.uint64(n)):
-            own[to + k] = decay * own[to + k] + factor * change[begin + k]
+        add_adjoint(
+            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
+        )
 
 
 @njit(**_OPTIONS)
@@ -136,20 +186,6 @@ def _leap(before, u, base, c, flat, w, to, n):
     base, flat, to, two = np.uint64(base), np.uint64(flat), np.uint64(to), before.dtype.type(2)
     for k in range(np.uint64(n)):
         before[base + k] = (two * u[base + k] - before[base + k]) + c[flat + k] * w[to + k]
-
-
-@njit(**_OPTIONS)
-def _add(total, to, x, begin, n):
-    to, begin = np.uint64(to), np.uint64(begin)
-    for k in range(np.uint64(n)):
-        total[to + k] += x[begin + k]
-
-
-@njit(**_OPTIONS)
-def _add_difference(total, to, x, y, begin, n):
-    to, begin = np.uint64(to), np.uint64(begin)
-    for k in range(np.uint64(n)):
-        total[to + k] += x[begin + k] - y[begin + k]
 
 
 @njit(**_OPTIONS)
@@ -164,6 +200,7 @@ def _rows(
     stage,
     task,
     lanes,
+    fewer,
     u,
     before,
     memory,
@@ -186,9 +223,8 @@ def _rows(
     """Compute the rows of a task; see `_sweep`."""
     planes, rows, n, origin, block, mirrored = tile
     first, second = memory
-    one, two, three = np.empty((3, n), u.dtype)
-    to = 0
-    total = one if stage == _ADJOINT or w.size == 0 else w
+    to, scratch = 0, np.empty(n, u.dtype)
+    total = scratch if stage == _ADJOINT or w.size == 0 else w
     for i in range(planes):
         for j in range(task * block, min(rows, task * block + block)):
             base, flat = origin + i * strides[0] + j * strides[1], (i * rows + j) * n
@@ -198,42 +234,63 @@ def _rows(
                 to = flat if total.size > n else 0
                 _row(lanes, total, to, u, base, n, steps, (centers[-1],), seconds, 0, sides, ())
             for s in range(len(slabs)):
-                axis, number = slabs[s, 0], slabs[s, 9]
+                axis, number = slabs[s, 0], slabs[s, 7]
                 coordinate = i if axis == 0 else j
-                if axis < 2 and not slabs[s, 3] <= coordinate < slabs[s, 4]:
+                if axis < 2 and not slabs[s, 1] <= coordinate < slabs[s, 2]:
                     continue
-                # The elements of the row in the zone and in the layer.
-                begin, end, low, high = (
-                    (slabs[s, 3], slabs[s, 4], slabs[s, 1], slabs[s, 2]) if axis == 2 else (0, n, 0, n)
-                )
-                m, size, within = end - begin, high - low, axis == 2 or slabs[s, 1] <= coordinate < slabs[s, 2]
-                at = slabs[s, 5] + i * slabs[s, 6] + j * slabs[s, 7]
-                place = slabs[s, 8] + (low if axis == 2 else coordinate)
-                across, beside = (strides[axis],), (slabs[s, 6] if axis == 0 else slabs[s, 7] if axis == 1 else 1,)
+                at = slabs[s, 3] + i * slabs[s, 4] + j * slabs[s, 5]
                 center, side = (centers[number],), number * len(half)
-                if stage == _FORWARD:
-                    _row(lanes, two, begin, first, at + begin, m, beside, (), firsts, side, half, (0,))
-                    _add(total, to + begin, two, begin, m)
-                if stage == _ADJOINT:
-                    _row(lanes, two, begin, second, at + begin, m, beside, center, seconds, side, half, ())
-                    _row(lanes, three, begin, first, at + begin, m, beside, (), firsts, side, half, (0,))
-                    _add_difference(total, begin, two, three, begin, m)
-                if not within:
-                    continue
-                if stage in (_FIRST, _FIRST_ADJOINT):
-                    _row(lanes, two, low, u, base + low, size, across, (), firsts, side, half, (0,))
-                    if stage == _FIRST_ADJOINT:
-                        _row(lanes, three, low, second, at + low, size, beside, (), firsts, side, half, (0,))
-                        _add(two, low, three, low, size)
-                    sign = 1 if stage == _FIRST else -1
-                    _decay(first, at + low, two, low, size, a, b, place, axis == 2, sign)
-                elif stage == _SECOND_ADJOINT:
-                    _decay(second, at + low, u, base + low, size, a, b, place, axis == 2, 1)
-                elif stage == _FORWARD:
-                    _row(lanes, three, low, u, base + low, size, across, center, seconds, side, half, ())
-                    _add(three, low, two, low, size)
-                    _decay(second, at + low, three, low, size, a, b, place, axis == 2, 1)
-                    _add(total, to + low, second, at + low, size)
+                d2, d1, place = elements(half, seconds, side), elements(half, firsts, side), slabs[s, 6]
+                if axis == 2:
+                    k, end, next_ = slabs[s, 1], slabs[s, 2], (1,)
+                    _layer_row(
+                        stage,
+                        lanes,
+                        fewer,
+                        first,
+                        second,
+                        at,
+                        u,
+                        base,
+                        total,
+                        to,
+                        k,
+                        end,
+                        next_,
+                        next_,
+                        center,
+                        d2,
+                        d1,
+                        a,
+                        b,
+                        place,
+                        (0,),
+                    )
+                else:
+                    across, beside, place = (strides[axis],), (slabs[s, 4 + axis],), place + coordinate
+                    _layer_row(
+                        stage,
+                        lanes,
+                        fewer,
+                        first,
+                        second,
+                        at,
+                        u,
+                        base,
+                        total,
+                        to,
+                        0,
+                        n,
+                        across,
+                        beside,
+                        center,
+                        d2,
+                        d1,
+                        a,
+                        b,
+                        place,
+                        (),
+                    )
             if stage >= _FORWARD:
                 if stage == _ADJOINT:
                     _add_product(x, flat, u, base, w, flat, n)
@@ -246,6 +303,7 @@ def _rows(
 def _sweep(
     stage,
     lanes,
+    fewer,
     u,
     before,
     memory,
@@ -269,11 +327,13 @@ def _sweep(
 
     `memory` has a row of psi and one of zeta, or of r and t; see the NumPy steps. Other arrays are flat, and empty if
     they are omitted. Forward, `w` receives the Laplacian, and `x` times `y` is added to the result. In the adjoint,
-    `w` is the Laplacian, and `x` the image. The compiler knows the lengths of `lanes`, `half` and `sides`.
+    `w` is the Laplacian, and `x` the image. The compiler knows the lengths of `lanes`, `fewer`, `half` and `sides`.
     """
     for task in prange((tile[1] + tile[4] - 1) // tile[4]):
         arrays = u, before, memory, c, w, x, y
-        _rows(stage, task, lanes, *arrays, tile, slabs, a, b, strides, steps, centers, seconds, firsts, half, sides)
+        _rows(
+            stage, task, lanes, fewer, *arrays, tile, slabs, a, b, strides, steps, centers, seconds, firsts, half, sides
+        )
 
 
 @cache
@@ -284,11 +344,13 @@ def _compiled(dtype: str, order: int, ndim: int) -> None:
     constants: Any = (0, 0, 0, 0, 1, 0), np.empty((0, _COLUMNS), np.int64), none, none, *stencils
     sweep: Any = _sweep
     with compilation_lock(sweep, "waves"):
-        sweep(_FIRST, _lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
+        sweep(_FIRST, *_lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
 
 
-def _lanes(dtype: np.dtype) -> tuple[int, ...]:
-    return (0,) * (_VECTOR_BYTES // dtype.itemsize)
+def _lanes(dtype: np.dtype) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return tuples as long as a vector, and as half of one."""
+    width = _VECTOR_BYTES // dtype.itemsize
+    return (0,) * width, (0,) * (width // 2)
 
 
 def _stencils(
@@ -347,13 +409,13 @@ class Steps:
         sweep: Any = _sweep
         with limited_threads(self._threads):
             for stage in stages if memory.size else stages[-1:]:
-                sweep(stage, self._lanes, *arrays, *self._constants)
+                sweep(stage, *self._lanes, *arrays, *self._constants)
 
 
 def _entries(slab: Slab, tile: Tile, slabs: Sequence[Slab]) -> tuple[int, ...]:
-    """Return a row of the table of slabs: its axis, layer, zone, and where its memory and its profile begin."""
+    """Return a row of the table of slabs: its axis and zone, where its memory and its profile begin, its number."""
     strides = math.prod(slab.shape[1:]), slab.shape[2], 1
     profiles = sum(other.a.size for other in slabs if other.offset < slab.offset)
     origin = slab.offset - slab.begin * strides[slab.axis]
     number = slab.axis - tile.axes[0]
-    return (slab.axis, *slab.layer, *slab.zone, origin, *strides[:2], profiles - slab.begin, number)
+    return (slab.axis, *slab.zone, origin, *strides[:2], profiles - slab.begin, number)

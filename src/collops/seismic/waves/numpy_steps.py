@@ -66,19 +66,17 @@ class Steps:
         self._mirror(u)
         psi, zeta = (self._variables(part) for part in memory)
         for slab, values in zip(self._slabs, psi, strict=True):
-            layer, (a, b) = self._within(slab, slab.layer), self._profile(slab)
-            own = values[self._stored(slab, layer)]
-            own[...] = b * own + a * self._first(u, layer, self._tile.halo, slab.axis)
+            zone, (a, b) = self._zone(slab), self._profile(slab)
+            own = values[self._stored(slab, zone)]
+            own[...] = b * own + a * self._first(u, zone, self._tile.halo, slab.axis)
         w = self._laplacian(u)
         for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
-            layer, zone, (a, b) = self._within(slab, slab.layer), self._within(slab, slab.zone), self._profile(slab)
+            zone, (a, b) = self._zone(slab), self._profile(slab)
             change = self._first(first, zone, self._shift(slab), slab.axis)
-            own = second[self._stored(slab, layer)]
-            inner = [slice(None)] * 3
-            inner[slab.axis] = slice(slab.layer[0] - slab.zone[0], slab.layer[1] - slab.zone[0])
-            own[...] = b * own + a * (self._second(u, layer, self._tile.halo, slab.axis) + change[tuple(inner)])
+            own = second[self._stored(slab, zone)]
+            own[...] = b * own + a * (self._second(u, zone, self._tile.halo, slab.axis) + change)
             w[_slices(zone)] += change
-            w[_slices(layer)] += own
+            w[_slices(zone)] += own
         self._leap(u, before, c, w)
         if scatter is not None:
             before[self._tile.box] += scatter[0] * scatter[1]
@@ -96,16 +94,16 @@ class Steps:
         image += u[self._tile.box] * w
         r, t = (self._variables(part) for part in memory)
         for slab, first, second in zip(self._slabs, r, t, strict=True):
-            layer, (a, b) = self._within(slab, slab.layer), self._profile(slab)
-            own = second[self._stored(slab, layer)]
-            own[...] = b * own + a * u[_slices(layer, self._tile.halo)]
-            change = self._first(u, layer, self._tile.halo, slab.axis)
-            change += self._first(second, layer, self._shift(slab), slab.axis)
-            own = first[self._stored(slab, layer)]
+            zone, (a, b) = self._zone(slab), self._profile(slab)
+            own = second[self._stored(slab, zone)]
+            own[...] = b * own + a * u[_slices(zone, self._tile.halo)]
+            change = self._first(u, zone, self._tile.halo, slab.axis)
+            change += self._first(second, zone, self._shift(slab), slab.axis)
+            own = first[self._stored(slab, zone)]
             own[...] = b * own - a * change
         total = self._laplacian(u)
         for slab, first, second in zip(self._slabs, r, t, strict=True):
-            zone, shift = self._within(slab, slab.zone), self._shift(slab)
+            zone, shift = self._zone(slab), self._shift(slab)
             change = self._second(second, zone, shift, slab.axis)
             total[_slices(zone)] += change - self._first(first, zone, shift, slab.axis)
         self._leap(u, before, c, total)
@@ -149,8 +147,8 @@ class Steps:
         shift[axis] += k
         return x[_slices(window, shift)]
 
-    def _within(self, slab: Slab, bounds: tuple[int, int]) -> _Window:
-        return tuple(bounds if axis == slab.axis else pair for axis, pair in enumerate(self._window))
+    def _zone(self, slab: Slab) -> _Window:
+        return tuple(slab.zone if axis == slab.axis else pair for axis, pair in enumerate(self._window))
 
     def _shift(self, slab: Slab) -> list[int]:
         return [-slab.begin if axis == slab.axis else 0 for axis in range(3)]
@@ -159,7 +157,7 @@ class Steps:
         return _slices(window, self._shift(slab))
 
     def _profile(self, slab: Slab) -> list[np.ndarray]:
-        own = slice(slab.layer[0] - slab.begin, slab.layer[1] - slab.begin)
+        own = slice(slab.zone[0] - slab.begin, slab.zone[1] - slab.begin)
         shape = [-1 if axis == slab.axis else 1 for axis in range(3)]
         return [values[own].reshape(shape) for values in (slab.a, slab.b)]
 
