@@ -14,7 +14,7 @@ from collops.errors import CollopsError
 from collops_bench.arrays import dot_of_integers
 from collops_bench.cgls import SERIAL
 from collops_bench.page import report_page
-from collops_bench.peers import PEER, load_peer
+from collops_bench.peers import PEER, load_peer, why_no_package
 from collops_bench.record import Measurement, read_record, write_record
 from collops_bench.registry import BENCHMARKS, Context, Options
 from collops_bench.robustness import OURS, PLAIN, median_and_doubt
@@ -23,6 +23,7 @@ from collops_bench.starforest import stencil_rows
 from collops_bench.timing import Spread
 from tests.bench.records import record
 
+BESIDE = "FFTND in its own layout", "27-point stencil"
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
 
@@ -132,7 +133,9 @@ def test_operators(comm) -> None:
     cases = {one.case for one in found}
     for name in ("FirstDerivative", "Laplacian", "Halo", "BlockDiag of diagonals", "MatrixMult, summa", "FFTND", "MDC"):
         assert {f"{name}, forward", f"{name}, adjoint"} <= cases
-    assert {f"{name}, {way}" for name in ("Sliding", "BlockToeplitz") for way in ("forward", "adjoint")} <= cases
+    assert {
+        f"{name}, {way}" for name in ("Sliding", "BlockToeplitz", *BESIDE) for way in ("forward", "adjoint")
+    } <= cases
     for one in found:
         assert "collops" in one.timings
         assert (PEER in one.timings) is not (PEER in one.missing)
@@ -143,6 +146,13 @@ def test_operators(comm) -> None:
             sums = comm.size > 1 and "forward" in one.case
             assert one.messages == ({"allreduce": 1} if sums else {})
             assert len(one.checks) == 1 and one.figures["collops"]["of_copy"] > 0
+        elif one.case.startswith(BESIDE):
+            # The dot test, and every other program against ours.
+            assert len(one.checks) == len(one.timings)
+            assert ("SciPy" in one.timings) is (comm.size == 1)
+            assert one.peer in one.timings or not set(one.timings) - {"collops"}
+            other = {"FFTND in its own layout": "mpi4py-fft", "27-point stencil": "PETSc"}[one.case.rpartition(",")[0]]
+            assert other in one.timings or "is not installed: pip install" in one.missing[other]
         else:
             assert len(one.checks) == (PEER in one.timings)
         assert all(each.error <= each.tolerance for each in one.checks)
@@ -207,6 +217,16 @@ def test_a_peer_that_does_not_load_is_left_out_with_the_reason(comm, monkeypatch
     found = load_peer(Context(comm, engine("numpy"), Options()))
     sys.modules.pop("pylops_mpi", None)
     assert found == "pylops-mpi does not load: No module named 'nothing_of_this_name'"
+
+
+def test_a_package_is_left_out_with_the_reason(comm):
+    context = Context(comm, engine("numpy"), Options())
+    missing = "nothing-of-this-name is not installed: pip install nothing-of-this-name"
+    assert why_no_package(context, "nothing_of_this_name") == missing
+    assert why_no_package(context, "nothing.part", package="some") == "some is not installed: pip install some"
+    assert why_no_package(context, "scipy", memory="device") == "measured on GPUs only"
+    alone = None if comm.size == 1 else "it has one process"
+    assert why_no_package(context, "scipy", memory="host", one_process=True) == alone
 
 
 def test_a_rank_with_nothing_agrees_and_a_wrong_answer_does_not(comm):
