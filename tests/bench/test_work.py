@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import numpy as np
@@ -23,7 +24,6 @@ from collops_bench.starforest import stencil_rows
 from collops_bench.timing import Spread
 from tests.bench.records import record
 
-BESIDE = "FFTND in its own layout", "27-point stencil"
 PEER_INSTALLED = importlib.util.find_spec("pylops_mpi") is not None
 
 
@@ -133,9 +133,7 @@ def test_operators(comm) -> None:
     cases = {one.case for one in found}
     for name in ("FirstDerivative", "Laplacian", "Halo", "BlockDiag of diagonals", "MatrixMult, summa", "FFTND", "MDC"):
         assert {f"{name}, forward", f"{name}, adjoint"} <= cases
-    assert {
-        f"{name}, {way}" for name in ("Sliding", "BlockToeplitz", *BESIDE) for way in ("forward", "adjoint")
-    } <= cases
+    assert {f"{name}, {way}" for name in ("Sliding", "BlockToeplitz") for way in ("forward", "adjoint")} <= cases
     for one in found:
         assert "collops" in one.timings
         assert (PEER in one.timings) is not (PEER in one.missing)
@@ -146,18 +144,27 @@ def test_operators(comm) -> None:
             sums = comm.size > 1 and "forward" in one.case
             assert one.messages == ({"allreduce": 1} if sums else {})
             assert len(one.checks) == 1 and one.figures["collops"]["of_copy"] > 0
-        elif one.case.startswith(BESIDE):
-            # The dot test, and every other program against ours.
-            assert len(one.checks) == len(one.timings)
-            assert ("SciPy" in one.timings) is (comm.size == 1)
-            assert one.peer in one.timings or not set(one.timings) - {"collops"}
-            other = {"FFTND in its own layout": "mpi4py-fft", "27-point stencil": "PETSc"}[one.case.rpartition(",")[0]]
-            assert other in one.timings or "is not installed: pip install" in one.missing[other]
         else:
             assert len(one.checks) == (PEER in one.timings)
         assert all(each.error <= each.tolerance for each in one.checks)
         if one.case.startswith(("FirstDerivative", "SecondDerivative", "Laplacian", "Gradient", "Halo")):
             assert one.messages == ({"exchange": 1} if comm.size > 1 else {})
+
+
+def test_products(comm) -> None:
+    found = list(BENCHMARKS["products"].measure(Context(comm, engine("numpy"), options_for(comm))))
+    others = {"FFTND": ("mpi4py_fft", "mpi4py-fft"), "27-point stencil": ("petsc4py", "PETSc")}
+    assert [one.case for one in found] == [f"{name}, {way}" for name in others for way in ("forward", "adjoint")]
+    for one in found:
+        module, other = others[one.case.partition(",")[0]]
+        assert (other in one.timings) is (options_for(comm).peer and importlib.util.find_spec(module) is not None)
+        assert ("SciPy" in one.timings) is (comm.size == 1)
+        assert other in one.timings or re.search("not installed: pip install|not asked for", one.missing[other])
+        # The dot test, and every other program against ours.
+        assert len(one.checks) == len(one.timings)
+        assert all(each.error <= each.tolerance for each in one.checks)
+        assert one.peer in one.timings or set(one.timings) == {"collops"}
+        assert sum(one.messages.values()) == (comm.size > 1)
 
 
 def test_limits(comm) -> None:

@@ -12,7 +12,7 @@ from collops_bench.speed import NOT_MEASURED, markdown, seconds_in_words
 __all__ = ["FLOORS", "Floor", "floors_table", "measured_by"]
 
 _EAGER, _REPLAYED = "collops, eager", "collops, replayed"
-_OWN_LAYOUT, _ALLREDUCES = "FFTND in its own layout, forward", "20 allreduces in a call, run ahead"
+_OWN_LAYOUT, _ALLREDUCES = "FFTND, forward", "20 allreduces in a call, run ahead"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ FLOORS = (
         Floor(
             f"`FFTND` of {edge}³ complex64, in its own layout",
             aim,
-            "operators",
+            "products",
             _OWN_LAYOUT,
             _EAGER,
             {"shape": [edge] * 3},

@@ -14,8 +14,8 @@ __all__ = ["Standing", "standings", "strongest_table"]
 
 # The kind of work by the benchmark and the beginning of the case; the first that fits.
 _KINDS = (
-    ("operators", "FFTND in its own layout", "Fourier transforms"),
-    ("operators", "27-point stencil", "sparse products"),
+    ("products", "FFTND", "Fourier transforms"),
+    ("products", "", "sparse products"),
     ("operators", "Sliding", "sliding windows"),
     ("operators", "", "operators of PyLops-MPI"),
     ("arrays", "", "dot products and x + 2 y"),

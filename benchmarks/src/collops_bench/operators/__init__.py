@@ -3,15 +3,15 @@
 On hosts every operator of both packages is applied to vectors of 2000 and of 10 million float64 elements per rank. On
 GPUs: derivatives in float32, at sizes limited by messages or by memory, launched call by call (eager) and replayed from
 a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA, with the separate times of NCCL for its
-messages and of cuBLAS for its products. Sliding windows are compared with serial PyLops on one rank, block-Toeplitz
-products with a copy of as many bytes, and Fourier transforms and sparse products with other libraries.
+messages and of cuBLAS for its products. Sliding windows are compared with serial PyLops on one rank, and block-Toeplitz
+products with a copy of as many bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collops_bench.operators import derivatives, fourier, matrices, sparse, toeplitz, transforms, windows
+from collops_bench.operators import derivatives, matrices, toeplitz, transforms, windows
 from collops_bench.operators.case import measure_case
 from collops_bench.peers import load_peer
 from collops_bench.record import Measurement
@@ -31,5 +31,3 @@ def measure(context: Context) -> Iterator[Measurement]:
     if context.engine.memory == "device":
         yield from derivatives.measure_solver(context, peer)
         yield from matrices.measure_summa(context)
-    yield from fourier.measure(context)
-    yield from sparse.measure(context)

@@ -38,13 +38,13 @@ def measure(context: Context) -> Iterator[Measurement]:
         operator = FFTND(dims, axes=(0, 1, 2), norm="none", dtype=dtype, comm=context.comm)
         peers = partial(_on_devices if context.engine.memory == "device" else _on_hosts, context, operator)
         case = Beside(
-            "FFTND in its own layout",
+            "FFTND",
             {"shape": list(dims), "dtype": dtype},
             operator,
             dtype,
             plan,
             peers,
-            pylops_mpi="it leaves the data split like the model, as in the case FFTND",
+            pylops_mpi="it leaves the data split like the model: see collops bench operators",
             headline=edge > 100,
         )
         yield from measure_beside(context, case)

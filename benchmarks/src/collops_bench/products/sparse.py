@@ -78,7 +78,7 @@ def _of_petsc(local: Any, direction: str, x: np.ndarray) -> Program:
 
 def _on_devices(context: Context, local: Any, direction: str, x: DistributedArray) -> Mapping[str, Program | str]:
     found: dict[str, Program | str] = {}
-    makers: tuple[tuple[str, str, str, Callable[[Any, Any], Program]], ...] = (
+    makers: tuple[tuple[str, str, str, Callable[[Any, Any], Program | str]], ...] = (
         ("CuPy", "cupy", "cupy-cuda13x", _of_cupy),
         ("PyTorch", "torch", "torch", _of_torch),
         ("nvmath-python", "nvmath.sparse", "nvmath-python", _of_nvmath),
@@ -103,11 +103,14 @@ def _of_torch(rows: Any, x: Any) -> Program:
     return Program(partial(torch.mv, matrix, torch.as_tensor(x, device="cuda")))
 
 
-def _of_nvmath(rows: Any, x: Any) -> Program:
+def _of_nvmath(rows: Any, x: Any) -> Program | str:
     import cupy
     from cupyx.scipy.sparse import csr_matrix
     from nvmath.sparse import Matmul
 
-    product = Matmul(csr_matrix(rows), x, c=cupy.zeros(rows.shape[0], x.dtype), beta=0.0)
-    product.plan()
+    try:
+        product = Matmul(csr_matrix(rows), x, c=cupy.zeros(rows.shape[0], x.dtype), beta=0.0)
+        product.plan()
+    except (RuntimeError, TypeError, ValueError) as error:  # of another version of cuSPARSE
+        return f"{type(error).__name__}: {error}"
     return Program(product.execute)
