@@ -14,6 +14,8 @@ FAR = 1e30  # seconds: where no wave has arrived
 TOLERANCE = 1e-4  # largest change of a converged time, in the time that a wave needs for a cell
 # Change, in the same unit, after which the neighbours of a point are computed again: small, since changes add up.
 WAKE = TOLERANCE / 30
+# Rounds of sweeps after which times only decrease: differences that switch between two forms come to rest.
+SETTLING_ROUNDS = 6
 MOST_SWEEPS = 2000  # a plausible medium needs 10 to 100
 
 _STRAIGHT_CELLS = 5  # distance from a source within which times are those of straight rays, or earlier

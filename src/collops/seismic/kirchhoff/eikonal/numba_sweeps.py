@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, WAKE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _IDLE, _ACTIVE, _FIXED = np.uint8(0), np.uint8(1), np.uint8(2)
 _THIRD = 1 / 3
@@ -33,8 +33,8 @@ def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spac
     """Sweep until the sweeps from all corners have changed nothing; return whether it is so."""
     quiet = 0
     for number in range(most):
-        corner = corners[number % corners.size]
-        changed = _sweep(times, state, straight, slowness, at_source**2, coordinates, sizes, spacing, corner)
+        corner, settled = corners[number % corners.size], number >= SETTLING_ROUNDS * corners.size
+        changed = _sweep(times, state, straight, slowness, at_source**2, coordinates, sizes, spacing, corner, settled)
         quiet = 0 if changed else quiet + 1
         if quiet == corners.size:
             return True
@@ -42,10 +42,10 @@ def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spac
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing, corner):
+def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing, corner, settled):
     """Compute the active points from one corner to the opposite one; return whether any has changed."""
     size0, size1, size2 = sizes[0], sizes[1], sizes[2]
-    least, changed = WAKE * min(spacing[1], spacing[2]), False
+    cell, changed = min(spacing[1], spacing[2]), False
     for i_ in range(size0):
         i = size0 - 1 - i_ if corner & 4 else i_
         for j_ in range(size1):
@@ -64,9 +64,11 @@ def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing
                     continue
                 state[point] = _IDLE
                 found = _arrival(a, of_a, b, of_b, c, of_c, slowness[point])
+                if settled and found >= times[point]:
+                    continue
                 change, times[point] = abs(found - times[point]), found
-                if change > least * slowness[point]:
-                    changed = True
+                changed = changed or change > TOLERANCE * cell * slowness[point]
+                if change > WAKE * cell * slowness[point]:
                     _wake(state, point, size1 * size2, i, size0)
                     _wake(state, point, size2, j, size1)
                     _wake(state, point, 1, k, size2)
