@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from collops_bench.floors import FLOORS, floors_table, measured_by
-from collops_bench.record import Measurement
+from collops_bench.record import Measurement, read_folder
 from collops_bench.registry import BENCHMARKS
-from collops_bench.strongest import standings, strongest_table
+from collops_bench.strongest import PEERS, standings, strongest_table
 from tests.bench.records import record, timing
 
 pytestmark = pytest.mark.serial
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 FOUR = ("NVIDIA H200",) * 4
 
 
@@ -49,6 +51,11 @@ def test_floors_are_compared_with_the_newest_record_of_as_many_gpus():
     del records["fast.json"]
     assert "| allreduce of 8 bytes, eager | at most 8 µs | 8 µs | yes | `slow` |" in floors_table(records)
     assert "| allreduce of 8 bytes, eager | at most 8 µs | not measured |  |  |" in floors_table({})
+
+
+def test_no_peer_of_the_records_is_left_out():
+    found = {one.peer for each in read_folder(RESULTS).values() for one in each.measurements if one.peer in one.timings}
+    assert {name for name in found if not name.startswith("collops")} <= set(PEERS)
 
 
 def test_floors_name_benchmarks():

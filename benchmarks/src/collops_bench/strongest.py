@@ -10,7 +10,7 @@ from statistics import median
 from collops_bench.record import Measurement, Record
 from collops_bench.speed import in_words, markdown, place, three_digits
 
-__all__ = ["Standing", "standings", "strongest_table"]
+__all__ = ["PEERS", "Standing", "standings", "strongest_table"]
 
 # The kind of work by the benchmark and the beginning of the case; the first that fits.
 _KINDS = (
@@ -21,6 +21,7 @@ _KINDS = (
     ("arrays", "", "dot products and x + 2 y"),
     ("cgls", "", "CGLS over stacks"),
     ("lsm", "", "Kirchhoff migration"),
+    ("traveltimes", "", "travel times"),
     ("solvers", "", "Krylov methods on sparse matrices"),
     ("multigrid", "", "multigrid"),
     ("starforest", "scatter", "scatters by index"),
@@ -31,9 +32,7 @@ _KINDS = (
     ("fft", "", "Fourier transforms of sharded JAX arrays"),
     ("startup", "", "start of a program"),
 )
-# Programs of others, as records call them. They are compared with the measurement's own program, unless the layout of
-# their result is another one's.
-_PEERS = (
+PEERS = (
     "CuPy",
     "JAX",
     "MPI",
@@ -61,8 +60,12 @@ _PEERS = (
     "mpi4py-fft",
     "nccl4py, high-level",
     "nvmath-python",
+    "scikit-fmm",
     "torch.distributed",
 )
+"""Programs of others, as records call them.
+
+They are compared with the measurement's own program, unless the layout of their result is another one's."""
 _OURS = {"jaxDecomp, transposed": "collops, transposed"}
 _WINS = 0.95  # of the time of ours; between this ratio and its inverse programs count as equally fast
 
@@ -124,7 +127,7 @@ def _strongest(measurement: Measurement) -> tuple[float, str] | None:
 
 
 def _ratios(measurement: Measurement) -> Iterator[tuple[float, str]]:
-    for peer in _PEERS:
+    for peer in PEERS:
         ours = _OURS.get(peer, measurement.ours)
         if peer in measurement.timings and ours in measurement.timings:
             yield measurement.timings[peer].wall.median / measurement.timings[ours].wall.median, peer

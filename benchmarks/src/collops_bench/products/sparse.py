@@ -78,6 +78,7 @@ def _of_petsc(local: Any, direction: str, x: np.ndarray) -> Program:
 
 def _on_devices(context: Context, local: Any, direction: str, x: DistributedArray) -> Mapping[str, Program | str]:
     found: dict[str, Program | str] = {}
+    rows = _oriented(local, direction)
     makers: tuple[tuple[str, str, str, Callable[[Any, Any], Program | str]], ...] = (
         ("CuPy", "cupy", "cupy-cuda13x", _of_cupy),
         ("PyTorch", "torch", "torch", _of_torch),
@@ -85,7 +86,7 @@ def _on_devices(context: Context, local: Any, direction: str, x: DistributedArra
     )
     for name, module, package, make in makers:
         reason = why_no_package(context, module, package=package, one_process=True)
-        found[name] = make(_oriented(local, direction), x.local_array) if reason is None else reason
+        found[name] = make(rows, x.local_array) if reason is None else reason
     return found
 
 
