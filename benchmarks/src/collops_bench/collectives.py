@@ -1,7 +1,7 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-All are also measured with ``torch.distributed``, and on GPUs with nccl4py's high-level interface (`libraries`), an
-allreduce also as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
+All operations are also measured with ``torch.distributed``, and on GPUs with nccl4py's high-level interface. An
+allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
 allgather, reduce_scatter and alltoall are also measured on memory that is registered with NCCL, and both are replayed
 from a CUDA graph.
 
@@ -84,7 +84,8 @@ def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operation and size."""
     communicators, missing = communicators_by_transport(context)
     name_of_raw = RAW_NCCL if context.engine.memory == "device" else RAW_MPI
-    libraries: dict[str, Any] = {name_of_raw: _raw(context)} | further_libraries(context)
+    further = further_libraries(context)
+    libraries: dict[str, Any] = {name_of_raw: _raw(context), **further}
     peer = load_peer(context)
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
     for operation in OPERATIONS:
@@ -92,8 +93,8 @@ def measure(context: Context) -> Iterator[Measurement]:
         for size in sizes_up_to(_largest(context, operation)):
             if not communicators.keys() <= slow.keys():
                 yield _measure(context, plan, operation, size, communicators, libraries, peer, missing, slow)
-    for library in libraries.values():
-        if hasattr(library, "close"):
+    for library in further.values():
+        if not isinstance(library, str):
             library.close()
 
 
@@ -338,8 +339,6 @@ def _ours(operation: str, comm: Communicator, buffers: _Buffers) -> Callable[[],
 class _RawMpi:
     """Buffered MPI calls through mpi4py, with datatypes resolved beforehand."""
 
-    name = RAW_MPI
-
     def __init__(self, control: Any) -> None:
         from mpi4py import MPI
 
@@ -371,8 +370,6 @@ class _RawMpi:
 
 class _RawNccl:
     """NCCL calls through its low-level binding, with all arguments resolved beforehand."""
-
-    name = RAW_NCCL
 
     def __init__(self, comm: Communicator) -> None:
         from nccl.bindings import nccl
