@@ -27,7 +27,7 @@ _COUNT = 5000  # more than float16 can count one by one
 class Functions(NamedTuple):
     """The functions of an engine; ``None`` where NumPy does the work."""
 
-    axpy: Callable[[float, np.ndarray, np.ndarray], Any]  # a x + y
+    axpby: Callable[[float, np.ndarray, float, np.ndarray], Any]  # a x + b y
     dot: Callable[[np.ndarray, np.ndarray], Any]
     divide: Callable[[np.ndarray, np.ndarray], Any] | None
     largest: Callable[[np.ndarray], Any] | None
@@ -45,7 +45,7 @@ def of_collops(engine: str, **others: Any) -> Functions:
         return x.engine.to_host(x.local_array)
 
     found = Functions(
-        axpy=lambda a, x, y: on_host(collops.axpby(a, array(x), 1.0, array(y))),
+        axpby=lambda a, x, b, y: on_host(collops.axpby(float(a), array(x), float(b), array(y))),
         dot=lambda x, y: float(array(x).dot(array(y))),
         divide=lambda x, y: on_host(array(x) / array(y)),
         largest=lambda x: float(array(x).norm(np.inf)),
@@ -60,7 +60,7 @@ def of_jax() -> Functions:
 
     numpy = jax.numpy
     return Functions(
-        axpy=jax.jit(lambda a, x, y: a * x + y),
+        axpby=jax.jit(lambda a, x, b, y: a * x + b * y),
         dot=jax.jit(lambda x, y: numpy.dot(x, y, precision="highest")),
         divide=jax.jit(numpy.divide),
         largest=jax.jit(numpy.max),
@@ -70,16 +70,16 @@ def of_jax() -> Functions:
 
 def _subnormal(functions: Functions) -> str:
     tiny = np.full(functions.size, 1e-40, np.float32)
-    result = np.asarray(functions.axpy(1.0, tiny, tiny))
+    result = np.asarray(functions.axpby(np.float32(1), tiny, np.float32(1), tiny))
     return {True: "kept", False: "zero"}[bool((result == tiny + tiny).all())]
 
 
 def _roundings(functions: Functions) -> str:
-    """The square of 1 + 2^-12 is rounded to 1 + 2^-11, which is y."""
+    """Subtract the square of 1 + 2^-12, which is rounded by 2^-24, from itself: a fused one is not rounded."""
     a = np.float32(1 + 2**-12)
-    x, y = np.full(functions.size, a), np.full(functions.size, np.float32(-1 - 2**-11))
-    result = np.asarray(functions.axpy(a, x, y))
-    return {0.0: "two roundings", 2.0**-24: "one rounding"}[result.max()]
+    x = np.full(functions.size, a)
+    result = abs(np.asarray(functions.axpby(a, x, -a, x.copy())))
+    return {0.0: "three roundings", 2.0**-24: "two roundings"}[result.max()]
 
 
 def _division(functions: Functions) -> str:
@@ -115,7 +115,7 @@ def _same_bits(functions: Functions) -> str:
 
 PROPERTIES: dict[str, Callable[[Functions], str]] = {
     "subnormal numbers": _subnormal,
-    "`a * x + y` in one call": _roundings,
+    "`a * x + b * y` in one call": _roundings,
     "`x / y`": _division,
     "NaN in `max`": _nan,
     "sums of float16": _half,

@@ -36,7 +36,7 @@ def test_kernels_of_this_package(comm):
 @pytest.mark.usefixtures("device")
 def test_operations_of_cupy(comm):
     functions = arithmetic.Functions(
-        axpy=lambda a, x, y: (np.float32(a) * cupy.asarray(x) + cupy.asarray(y)).get(),
+        axpby=lambda a, x, b, y: (cupy.asarray(x) * a + cupy.asarray(y) * b).get(),
         dot=lambda x, y: float(cupy.asarray(x) @ cupy.asarray(y)),
         divide=lambda x, y: (cupy.asarray(x) / cupy.asarray(y)).get(),
         largest=lambda x: float(cupy.asarray(x).max()),
