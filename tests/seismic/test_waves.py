@@ -12,7 +12,7 @@ from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Storage, WaveformMisfit
 from collops.seismic.waves.storage import Reversal
 
-SHAPES = {1: (30,), 2: (17, 14), 3: (9, 8, 10)}
+SHAPES = {1: (10,), 2: (17, 14), 3: (9, 8, 10)}
 POSITIONS = np.array(
     [[33.0, 41.0, 52.0], [71.0, 62.0, 12.3], [40.0, 22.7, 40.0], [55.5, 30.1, 9.0], [20.0, 50.0, 66.0]]
 )

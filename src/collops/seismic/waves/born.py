@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from collops import DistributedArray, LinearOperator
 from collops.extend.arrays import Array
 from collops.extend.operators import filled
-from collops.seismic.waves.propagator import check_host
+from collops.seismic.waves.modelling import Modelling, check_host
 from collops.seismic.waves.shot_sums import ShotSum
-
-if TYPE_CHECKING:
-    from collops.seismic.waves.propagator import Propagator
 
 
 class Born(LinearOperator):
@@ -25,8 +20,8 @@ class Born(LinearOperator):
 
     Parameters
     ----------
-    propagator : Propagator
-        The propagator.
+    modelling : Modelling
+        The modelling of a propagator, whose ``jacobian`` makes this operator.
     model : DistributedArray
         The velocity at which it is linearised.
 
@@ -58,11 +53,11 @@ class Born(LinearOperator):
 
     capturable = False
 
-    def __init__(self, propagator: Propagator, model: DistributedArray) -> None:
-        self._velocity = propagator._velocity(model)
-        self._propagator = propagator
-        self._march = propagator._march(self._velocity)
-        super().__init__(propagator.domain, propagator.range, propagator.dtype, propagator.comm)
+    def __init__(self, modelling: Modelling, model: DistributedArray) -> None:
+        self._velocity = modelling.velocity(model)
+        self._modelling = modelling
+        self._march = modelling.march(self._velocity)
+        super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         check_host(x, "the data" if adjoint else "a change of the model")
@@ -70,23 +65,23 @@ class Born(LinearOperator):
         return filled(out, self._migrated(own) if adjoint else self._linearised(own))
 
     def _linearised(self, change: np.ndarray) -> np.ndarray:
-        propagator = self._propagator
-        tile, traces = propagator.tile, propagator._no_traces()
-        factor = 2 * self._velocity * propagator.geometry.interval**2
+        modelling = self._modelling
+        tile, traces = modelling.tile, modelling.no_traces()
+        factor = 2 * self._velocity * modelling.geometry.interval**2
         scattering = (factor * tile.extend(change)).astype(self.dtype)
         if tile.surface:
             scattering[..., 0] = 0
-        for number, shot in enumerate(propagator.shots):
-            self._march.linearised(propagator._shot(shot), scattering, traces[number])
-        return propagator._joined(traces)
+        for number, shot in enumerate(modelling.shots):
+            self._march.linearised(modelling.shot(shot), scattering, traces[number])
+        return modelling.joined(traces)
 
     def _migrated(self, traces: np.ndarray) -> np.ndarray:
-        propagator = self._propagator
-        tile, images = propagator.tile, ShotSum(propagator.shots)
-        for number, shot in enumerate(propagator.shots):
+        modelling = self._modelling
+        tile, images = modelling.tile, ShotSum(modelling.shots)
+        for number, shot in enumerate(modelling.shots):
             image = np.zeros(tile.inner, self.dtype)
-            self._march.migrate(propagator._shot(shot), traces[number], image)
+            self._march.migrate(modelling.shot(shot), traces[number], image)
             images.add(image)
         total = np.empty(self._velocity.size, self.dtype)
-        images.total(propagator._shares, total, propagator._across)
+        images.total(modelling.shares, total, modelling.across)
         return tile.fold((2 / self._velocity * total.reshape(tile.inner)).astype(self.dtype))

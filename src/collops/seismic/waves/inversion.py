@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from collops import DistributedArray
 from collops.errors import LayoutError
 from collops.seismic.waves.born import Born
-from collops.seismic.waves.propagator import Propagator, check_host
+from collops.seismic.waves.modelling import check_host
+from collops.seismic.waves.propagator import Propagator
 
 
 @dataclass(frozen=True)
