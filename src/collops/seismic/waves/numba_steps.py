@@ -55,129 +55,40 @@ def _row(lanes, out, to, source, begin, n, strides, center, weights, first, plac
 # where an index cannot count from the end.
 
 
-# Arrays are passed one by one: tuples of arrays are counted references, which take longer than a vector.
+# Arrays are passed one by one: references in a tuple are counted, which takes longer than the work on a vector.
 
 
 @njit(forceinline=True, **_OPTIONS)
-def _layer_row(
-    stage,
-    lanes,
-    fewer,
-    first,
-    second,
-    at,
-    u,
-    base,
-    total,
-    to,
-    k,
-    end,
-    across,
-    beside,
-    center,
-    seconds,
-    firsts,
-    a,
-    b,
-    place,
-    crosses,
-):
-    """Do a stage at the points k to `end` of a row in the zone of a layer."""
+def _layer_row(stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, crosses):
+    """Do a stage at a part of a row in the zone of a layer, from its first point to the point after its last."""
+    k, end = part
     while k < end:
-        step = place + k if len(crosses) else place
+        places = at + k, base + k, to + k, place + k if len(crosses) else place
         if k + len(lanes) <= end:
-            _layer_vector(
-                stage,
-                lanes,
-                first,
-                second,
-                at + k,
-                u,
-                base + k,
-                total,
-                to + k,
-                across,
-                beside,
-                center,
-                seconds,
-                firsts,
-                a,
-                b,
-                step,
-                crosses,
-            )
+            _layer_vector(stage, lanes, first, second, u, total, a, b, places, stencils, crosses)
             k += len(lanes)
         elif k + len(fewer) <= end:
-            _layer_vector(
-                stage,
-                fewer,
-                first,
-                second,
-                at + k,
-                u,
-                base + k,
-                total,
-                to + k,
-                across,
-                beside,
-                center,
-                seconds,
-                firsts,
-                a,
-                b,
-                step,
-                crosses,
-            )
+            _layer_vector(stage, fewer, first, second, u, total, a, b, places, stencils, crosses)
             k += len(fewer)
         else:
-            _layer_vector(
-                stage,
-                (0,),
-                first,
-                second,
-                at + k,
-                u,
-                base + k,
-                total,
-                to + k,
-                across,
-                beside,
-                center,
-                seconds,
-                firsts,
-                a,
-                b,
-                step,
-                crosses,
-            )
+            _layer_vector(stage, (0,), first, second, u, total, a, b, places, stencils, crosses)
             k += 1
 
 
 @njit(forceinline=True, **_OPTIONS)
-def _layer_vector(
-    stage, lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-):
+def _layer_vector(stage, lanes, first, second, u, total, a, b, places, stencils, crosses):
     """Do a stage at ``len(lanes)`` points of a row."""
+    at, index, to, place = places
     if stage == _FIRST:
-        advance_psi(
-            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-        )
+        advance_psi(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
     elif stage == _FORWARD:
-        advance_zeta(
-            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-        )
+        advance_zeta(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
     elif stage == _SECOND_ADJOINT:
-        recede_t(
-            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-        )
+        recede_t(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
     elif stage == _FIRST_ADJOINT:
-        recede_r(
-            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-        )
+        recede_r(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
     else:
-        add_adjoint(
-            lanes, first, second, at, u, index, total, to, across, beside, center, seconds, firsts, a, b, place, crosses
-        )
+        add_adjoint(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
 
 
 @njit(**_OPTIONS)
@@ -239,57 +150,18 @@ def _rows(
                 if axis < 2 and not slabs[s, 1] <= coordinate < slabs[s, 2]:
                     continue
                 at = slabs[s, 3] + i * slabs[s, 4] + j * slabs[s, 5]
-                center, side = (centers[number],), number * len(half)
-                d2, d1, place = elements(half, seconds, side), elements(half, firsts, side), slabs[s, 6]
+                side, place = number * len(half), slabs[s, 6]
+                d2, d1 = elements(half, seconds, side), elements(half, firsts, side)
                 if axis == 2:
-                    k, end, next_ = slabs[s, 1], slabs[s, 2], (1,)
+                    part, stencils = (slabs[s, 1], slabs[s, 2]), ((1,), (1,), (centers[number],), d2, d1)
                     _layer_row(
-                        stage,
-                        lanes,
-                        fewer,
-                        first,
-                        second,
-                        at,
-                        u,
-                        base,
-                        total,
-                        to,
-                        k,
-                        end,
-                        next_,
-                        next_,
-                        center,
-                        d2,
-                        d1,
-                        a,
-                        b,
-                        place,
-                        (0,),
+                        stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, (0,)
                     )
                 else:
-                    across, beside, place = (strides[axis],), (slabs[s, 4 + axis],), place + coordinate
+                    part, place = (0, n), place + coordinate
+                    stencils = (strides[axis],), (slabs[s, 4 + axis],), (centers[number],), d2, d1
                     _layer_row(
-                        stage,
-                        lanes,
-                        fewer,
-                        first,
-                        second,
-                        at,
-                        u,
-                        base,
-                        total,
-                        to,
-                        0,
-                        n,
-                        across,
-                        beside,
-                        center,
-                        d2,
-                        d1,
-                        a,
-                        b,
-                        place,
-                        (),
+                        stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, ()
                     )
             if stage >= _FORWARD:
                 if stage == _ADJOINT:
