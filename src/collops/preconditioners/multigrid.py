@@ -30,6 +30,7 @@ _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW = 24, 400  # memory of the set-up, measured with 7 and 27 entries a row
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
+_CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
 
 
 class Level(NamedTuple):
@@ -47,9 +48,10 @@ def multigrid(
     block: int = 1,
     threshold: float = 0.25,
     degree: int = 1,
+    cycle: str = "W",
     single_precision: bool = False,
 ) -> Multigrid:
-    r"""Return a V-cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
+    r"""Return a cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
 
     Parameters
     ----------
@@ -66,6 +68,10 @@ def multigrid(
         their row and column. Entries below this ratio to the largest of their row do not smooth the prolongation.
     degree : int
         Degree of the smoother, a :func:`chebyshev` polynomial with :func:`jacobi`.
+    cycle : {"W", "V"}
+        ``"V"`` visits each level once; its iterations grow slowly with the number of levels. ``"W"`` improves the
+        solution of a coarser level by a second visit where this is cheap: where its matrix has at most a quarter of the
+        entries of the finer one.
     single_precision : bool
         Whether smoothers on hosts read entries in single precision, if Numba is installed and a matrix in double
         precision is large. Vectors remain in double precision. It takes four more bytes of memory for each entry.
@@ -73,9 +79,9 @@ def multigrid(
     Returns
     -------
     Multigrid
-        A Hermitian operator for all engines: a cycle sends the messages of ``2 * degree + 2`` products with the matrix
-        of each level and of two with each prolongation, and one allreduce of a vector of the coarsest level. Its
-        attributes describe the hierarchy.
+        A Hermitian operator for all engines: the visit of a level sends the messages of ``2 * degree + 2`` products
+        with its matrix and of two with its prolongation, that of the coarsest level one allreduce of a vector. The
+        first visit of a level needs one product less. Its attributes describe the hierarchy.
 
     Raises
     ------
@@ -108,6 +114,8 @@ def multigrid(
     """
     check_matrix(A)
     block, degree = check_count("block", block, smallest=1), check_count("degree", degree)
+    if cycle not in ("V", "W"):
+        raise InputError(f"cycle must be 'V' or 'W', not {cycle!r}")
     threshold = check_number("threshold", threshold)
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
@@ -119,7 +127,8 @@ def multigrid(
     with collective_errors(A.comm):
         _check_range(A, entries)
     _check_hermitian(A)
-    return _hierarchy(A, vectors, block, threshold, degree, entries)
+    levels, coarsest, solve = _hierarchy(A, vectors, block, threshold, degree, entries)
+    return Multigrid(levels, coarsest, solve, twice=cycle == "W")
 
 
 class Multigrid(LinearOperator):
@@ -127,8 +136,9 @@ class Multigrid(LinearOperator):
 
     Attributes
     ----------
-    rows, entries : list of int
-        Numbers of rows and of stored entries of the matrix of each level, the finest one first.
+    rows, entries, visits : list of int
+        Numbers of rows and of stored entries of the matrix of each level, and how often a cycle visits it; the finest
+        level first.
     operator_complexity, grid_complexity : float
         Sums of entries and of rows, divided by the entries and the rows of the finest level.
 
@@ -143,7 +153,7 @@ class Multigrid(LinearOperator):
     (2, 2698, True)
     """
 
-    def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
+    def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator, *, twice: bool) -> None:
         matrices = [*(level.matrix for level in levels), coarsest]
         super().__init__(matrices[0].rows, matrices[0].rows, matrices[0].dtype, coarsest.comm)
         self._inherit([*matrices, solve])
@@ -152,6 +162,12 @@ class Multigrid(LinearOperator):
         self._ranks = [int(np.count_nonzero(matrix.rows.sizes[0])) for matrix in matrices]
         self.rows = [matrix.rows.size for matrix in matrices]
         self.entries = [int(n) for n in self.comm.allreduce(np.array([matrix.nnz for matrix in matrices], np.int64))]
+        self._repeats = [
+            2 if twice and coarse <= _CHEAP * fine else 1
+            for fine, coarse in zip(self.entries[:-2], self.entries[1:-1], strict=True)
+        ]
+        self._repeats += [1] * (len(levels) - len(self._repeats))  # the coarsest level has an exact solution
+        self.visits = [int(number) for number in np.cumprod([1, *self._repeats])]
         self.operator_complexity = sum(self.entries) / max(1, self.entries[0])
         self.grid_complexity = sum(self.rows) / max(1, self.rows[0])
 
@@ -173,30 +189,34 @@ class Multigrid(LinearOperator):
         >>> from collops.preconditioners import multigrid
         >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
         >>> print(multigrid(collops.CSRMatrix.from_global(matrix)).report())
-        level         rows        entries  ranks
-            0          900          2,698      1
-            1          247            739      1
+        level         rows        entries  ranks  visits
+            0          900          2,698      1       1
+            1          247            739      1       1
         operator complexity 1.274, grid complexity 1.274
         estimated convergence factor 0.41
         """
-        lines = [f"{'level':>5} {'rows':>12} {'entries':>14} {'ranks':>6}"]
-        for level, (rows, entries, ranks) in enumerate(zip(self.rows, self.entries, self._ranks, strict=True)):
-            lines.append(f"{level:5} {rows:12,} {entries:14,} {ranks:6}")
+        lines = [f"{'level':>5} {'rows':>12} {'entries':>14} {'ranks':>6} {'visits':>7}"]
+        columns = zip(self.rows, self.entries, self._ranks, self.visits, strict=True)
+        for level, (rows, entries, ranks, visits) in enumerate(columns):
+            lines.append(f"{level:5} {rows:12,} {entries:14,} {ranks:6} {visits:7}")
         lines.append(f"operator complexity {self.operator_complexity:.3f}, grid complexity {self.grid_complexity:.3f}")
         return "\n".join([*lines, f"estimated convergence factor {self.convergence_factor():.2f}"])
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
-        return self._cycle(0, x, out)
+        return self._cycle(0, x, out, again=False)
 
-    def _cycle(self, depth: int, y: Array, x: Array) -> Array:
+    def _cycle(self, depth: int, y: Array, x: Array, again: bool) -> Array:
+        """Return the solution of a level after a visit, from zero, or `again` from `x`."""
         if depth == len(self._levels):
             return self._solve._forward(y, x)
         A, smoother, prolongation = self._levels[depth]
         residual = self._buffers.get(f"r{depth}", A.rows, y, x.dtype)
         coarse_y, coarse_x = (self._buffers.get(f"{name}{depth}", prolongation.columns, y, x.dtype) for name in "yx")
-        x = smoother.start(y, x)
+        x = smoother.improve(y, x) if again else smoother.start(y, x)
         residual = smoother.residual(y, x, residual)
-        coarse_x = self._cycle(depth + 1, prolongation._adjoint(residual, coarse_y), coarse_x)
+        coarse_y = prolongation._adjoint(residual, coarse_y)
+        for visit in range(self._repeats[depth]):
+            coarse_x = self._cycle(depth + 1, coarse_y, coarse_x, again=visit > 0)
         x = axpby(1.0, prolongation._forward(coarse_x, residual), 1.0, x, out=x)
         return smoother.improve(y, x)
 
@@ -254,8 +274,8 @@ def _check_hermitian(A: CSRMatrix) -> None:
 
 def _hierarchy(
     A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int, entries: np.dtype
-) -> Multigrid:
-    """Return the cycle through coarser matrices, until one is small or hardly smaller than the one before."""
+) -> tuple[list[Level], CSRMatrix, LinearOperator]:
+    """Return the levels, until a matrix is small or hardly smaller than the one before; this matrix, and its inverse."""
     comm = A.comm
     levels: list[Level] = []
     while A.rows.size > _DENSE:
@@ -281,9 +301,9 @@ def _hierarchy(
         A = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, comm))
         block = vectors.shape[1]
     if A.rows.size <= _DENSE:
-        return Multigrid(levels, A, DenseInverse(A))
+        return levels, A, DenseInverse(A)
     M = jacobi(A)
-    return Multigrid(levels, A, chebyshev(A, 3 * degree, _bounds(largest_eigenvalue(A, M)), M=M))
+    return levels, A, chebyshev(A, 3 * degree, _bounds(largest_eigenvalue(A, M)), M=M)
 
 
 def _bounds(largest: float) -> tuple[float, float]:
