@@ -283,7 +283,7 @@ def test_the_cycle_is_its_definition(comm, monkeypatch, dtype, cycle):
         one = np.eye(len(whole))
         if depth == len(M._levels):
             return 0 * one
-        level, _, prolongation = M._levels[depth]
+        level, _, prolongation, _ = M._levels[depth]
         bounds = multigrid_module._bounds(largest_eigenvalue(level, jacobi(level)))
         S, P = dense(chebyshev(level, 2, bounds, M=jacobi(level))), dense(prolongation)
         coarse = P.conj().T @ whole @ P
@@ -312,6 +312,71 @@ def test_weak_entries_are_lumped_unless_the_diagonal_becomes_small(comm, request
     assert (expected.diagonal()[[0, 20]] < 0.1).all()
     expected[[0, 20]] = matrix[[0, 20]]
     np.testing.assert_allclose(dense(kept), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled"),
+    [("anisotropic plane", True), ("elasticity", True), ("elasticity", False), ("complex cube", False)],
+)
+def test_refreshed_is_a_new_multigrid(comm, monkeypatch, request, name, compiled):
+    """The first call finds the patterns of products, and the second one only values."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    if compiled:
+        request.getfixturevalue("loops")
+    matrix, vectors = elasticity(16) if name == "elasticity" else (PROBLEMS[name][0](), None)
+    block = 1 if vectors is None else 2
+    (own,) = split(matrix, comm, block).rows.slices(comm.rank)
+    options = {"near_null_space": None if vectors is None else vectors[own], "block": block}
+    M = multigrid(split(matrix, comm, block), **options)
+    x = collops.random(M.domain, seed=1, comm=comm, dtype=matrix.dtype)
+    before = (M @ x).gather()
+    for factor in (1, 3):
+        changed = factor * matrix
+        changed.setdiag(factor * matrix.diagonal() + np.linspace(0, 1e-3, matrix.shape[0]))  # keeps entries of 0
+        A = split(changed, comm, block)
+        M.refresh(A)
+        expected = multigrid(A, **options)
+        assert M.rows == expected.rows and len(M.rows) > 2
+        image = (expected @ x).gather()
+        np.testing.assert_allclose((M @ x).gather(), image, rtol=0, atol=1e-12 * abs(image).max())
+        assert abs(image - before).max() > 1e-4 * abs(image).max()
+    assert M.convergence_factor() == pytest.approx(expected.convergence_factor(), rel=1e-6)
+
+
+def test_refresh_adapts_to_weak_entries(comm, monkeypatch):
+    """Other entries become weak: the patterns of prolongations and coarse matrices change with the filter."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    A, B = (split(plane(24, weak), comm) for weak in (1.0, 0.1))
+    M = multigrid(A)
+    M.refresh(A)
+    entries = M.entries
+    M.refresh(B)
+    y = collops.random(A.rows, seed=1, comm=comm)
+    result = cg(B, y, niter=60, rtol=1e-8, M=M)
+    assert M.entries[0] == entries[0] and M.entries[1] < entries[1] and result.status is Status.CONVERGED
+    np.testing.assert_allclose(
+        result.x.gather(), scipy.sparse.linalg.spsolve(plane(24, 0.1).tocsc(), y.gather()), atol=1e-5
+    )
+
+
+def test_errors_of_refresh(comm):
+    A = split(plane(30), comm)
+    M = multigrid(A)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    before = (M @ x).gather()
+    with_entry = plane(30).tolil()
+    with_entry[0, 7] = with_entry[7, 0] = -0.1  # on the first rank alone
+    with pytest.raises(InputError, match="in other positions"):
+        M.refresh(split(sp.csr_array(with_entry), comm))
+    with pytest.raises(InputError, match="refresh needs a matrix of float64, not float32"):
+        M.refresh(split(plane(30).astype("f4"), comm))
+    with pytest.raises(LayoutError, match="refresh needs a matrix with the rows"):
+        M.refresh(split(plane(20), comm))
+    unsymmetric = plane(30)
+    unsymmetric.data[1] *= 2
+    with pytest.raises(InputError, match="Hermitian matrix"):
+        M.refresh(split(unsymmetric, comm))
+    np.testing.assert_array_equal((M @ x).gather(), before)
 
 
 def test_tentative_prolongations_contain_the_vectors(comm):

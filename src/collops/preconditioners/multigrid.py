@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from collops.array import Array, axpby, dots, random
+from collops.array import Array, Layout, axpby, dots, random
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
 from collops.limits import available_memory, in_words
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
-from collops.operators.csr.products import merged_rows, own_columns, product_rows, transposed_rows
+from collops.operators.csr.products import Rows, merged_rows, own_columns, product_rows, transposed_rows
+from collops.operators.csr.repeated import Pattern, RepeatedProduct
 from collops.operators.memory import Buffers
-from collops.preconditioners.aggregates import aggregate, graph_of
+from collops.preconditioners.aggregates import Graph, aggregate, graph_of
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.dense import DenseInverse
 from collops.preconditioners.jacobi import jacobi
@@ -33,12 +34,30 @@ _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one en
 _CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
 
 
+class Options(NamedTuple):
+    """Options of :func:`multigrid`, and the dtype of the entries that smoothers read."""
+
+    threshold: float
+    degree: int
+    entries: np.dtype
+
+
+class Aggregation(NamedTuple):
+    """The part of a level that stays when the values of the matrix change."""
+
+    block: int
+    tentative: Rows
+    coarse: Layout
+    products: tuple[RepeatedProduct, ...]
+
+
 class Level(NamedTuple):
     """A matrix of the hierarchy, its smoother, and the prolongation from the next, coarser matrix."""
 
     matrix: CSRMatrix
     smoother: Smoother
     prolongation: CSRMatrix
+    aggregation: Aggregation
 
 
 def multigrid(
@@ -120,15 +139,14 @@ def multigrid(
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     A = A if A.dtype.kind in "fc" else _in_double_precision(A)
+    entries = np.dtype(np.float32) if single_precision and A.dtype == np.float64 else A.dtype
     with collective_errors(A.comm):
         _check_memory(A)
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
-    entries = np.dtype(np.float32) if single_precision and A.dtype == np.float64 else A.dtype
-    with collective_errors(A.comm):
         _check_range(A, entries)
     _check_hermitian(A)
-    levels, coarsest, solve = _hierarchy(A, vectors, block, threshold, degree, entries)
-    return Multigrid(levels, coarsest, solve, twice=cycle == "W")
+    options = Options(threshold, degree, entries)
+    return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
 
 class Multigrid(LinearOperator):
@@ -153,23 +171,81 @@ class Multigrid(LinearOperator):
     (2, 2698, True)
     """
 
-    def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator, *, twice: bool) -> None:
+    def __init__(
+        self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator, options: Options, *, twice: bool
+    ) -> None:
+        A = levels[0].matrix if levels else coarsest
+        super().__init__(A.rows, A.rows, A.dtype, A.comm)
+        self._inherit([A, solve])
+        self._options, self._twice, self._buffers = options, twice, Buffers()
+        self._set_levels(levels, coarsest, solve)
+
+    def _set_levels(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
+        self._levels, self._solve = levels, solve
         matrices = [*(level.matrix for level in levels), coarsest]
-        super().__init__(matrices[0].rows, matrices[0].rows, matrices[0].dtype, coarsest.comm)
-        self._inherit([*matrices, solve])
-        self._levels, self._solve, self._buffers = levels, solve, Buffers()
         self._finest = matrices[0]
         self._ranks = [int(np.count_nonzero(matrix.rows.sizes[0])) for matrix in matrices]
         self.rows = [matrix.rows.size for matrix in matrices]
         self.entries = [int(n) for n in self.comm.allreduce(np.array([matrix.nnz for matrix in matrices], np.int64))]
-        self._repeats = [
-            2 if twice and coarse <= _CHEAP * fine else 1
-            for fine, coarse in zip(self.entries[:-2], self.entries[1:-1], strict=True)
-        ]
+        pairs = zip(self.entries[:-2], self.entries[1:-1], strict=True)
+        self._repeats = [2 if self._twice and coarse <= _CHEAP * fine else 1 for fine, coarse in pairs]
         self._repeats += [1] * (len(levels) - len(self._repeats))  # the coarsest level has an exact solution
         self.visits = [int(number) for number in np.cumprod([1, *self._repeats])]
         self.operator_complexity = sum(self.entries) / max(1, self.entries[0])
         self.grid_complexity = sum(self.rows) / max(1, self.rows[0])
+
+    def refresh(self, A: CSRMatrix) -> None:
+        """Become the multigrid of a matrix with other values in the same positions. Collective.
+
+        Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
+        for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
+        multigrid may converge faster. The first call stores the patterns of products, so that later calls take less
+        than half of the time of a set-up.
+
+        Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
+
+        Parameters
+        ----------
+        A : CSRMatrix
+            In the layout and with the dtype of the first one.
+
+        Raises
+        ------
+        InputError
+            On every rank, if entries of a rank are in other positions, or as for :func:`multigrid`; the operator is
+            unchanged.
+        LayoutError
+            If `A` has another layout.
+
+        Examples
+        --------
+        >>> import scipy.sparse as sp
+        >>> import collops
+        >>> from collops.preconditioners import multigrid
+        >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
+        >>> M = multigrid(collops.CSRMatrix.from_global(matrix))
+        >>> A = collops.CSRMatrix.from_global(matrix + 0.01 * sp.eye_array(900))
+        >>> M.refresh(A)
+        >>> collops.cg(A, collops.ones(900), rtol=1e-8, M=M).iterations < 12
+        True
+        """
+        check_matrix(A)
+        if A.rows is not self.domain:
+            raise LayoutError(f"refresh needs a matrix with the rows {self.domain}, not {A.rows}")
+        A = A if A.dtype.kind in "fc" else _in_double_precision(A)
+        with collective_errors(self.comm):
+            if A.dtype != self.dtype:
+                raise InputError(f"refresh needs a matrix of {self.dtype}, not {A.dtype}: set up a new multigrid")
+            if not _same_pattern(A, self._finest):
+                raise InputError("the entries are in other positions than those of the multigrid: set up a new one")
+            _check_memory(A)
+            _check_range(A, self._options.entries)
+        _check_hermitian(A)
+        levels = []
+        for level in self._levels:
+            following, A = _coarsened(A, merged_rows(A), None, level.aggregation, self._options, again=True)
+            levels.append(following)
+        self._set_levels(levels, A, _solution(A, self._options))
 
     def convergence_factor(self) -> float:
         """Return an estimate from below of the factor by which a cycle reduces errors. Collective: ten cycles.
@@ -209,7 +285,7 @@ class Multigrid(LinearOperator):
         """Return the solution of a level after a visit, from zero, or `again` from `x`."""
         if depth == len(self._levels):
             return self._solve._forward(y, x)
-        A, smoother, prolongation = self._levels[depth]
+        A, smoother, prolongation, _ = self._levels[depth]
         residual = self._buffers.get(f"r{depth}", A.rows, y, x.dtype)
         coarse_y, coarse_x = (self._buffers.get(f"{name}{depth}", prolongation.columns, y, x.dtype) for name in "yx")
         x = smoother.improve(y, x) if again else smoother.start(y, x)
@@ -273,37 +349,65 @@ def _check_hermitian(A: CSRMatrix) -> None:
 
 
 def _hierarchy(
-    A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int, entries: np.dtype
+    A: CSRMatrix, vectors: np.ndarray, block: int, options: Options
 ) -> tuple[list[Level], CSRMatrix, LinearOperator]:
-    """Return the levels, until a matrix is small or hardly smaller than the one before; this matrix, and its inverse."""
-    comm = A.comm
+    """Return the levels, until a matrix is small or hardly smaller than the last; this matrix; and its inverse."""
     levels: list[Level] = []
     while A.rows.size > _DENSE:
-        M = jacobi(A)
-        largest = largest_eigenvalue(A, M)
         rows = merged_rows(A)
         graph = graph_of(A, rows, block)
-        labels, count = aggregate(graph, threshold)
-        counts = [int(number) for number in comm.allgather(np.array(count))]
+        labels, count = aggregate(graph, options.threshold)
+        counts = [int(number) for number in A.comm.allgather(np.array(count))]
         if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
             break
         columns, coarse, vectors = tentative(A, labels, counts, vectors, block)
-        if block == 1 and (kept := filtered(A, rows, graph, threshold)) is not rows:
-            F = CSRMatrix._from_rows(*kept, A.rows, A.columns, comm)
-            prolongation, right = smoothed(A, kept, columns, coarse, largest_eigenvalue(F, jacobi(F)))
-        else:
-            prolongation, right = smoothed(A, rows, columns, coarse, largest)
-        levels.append(Level(A, Smoother(A, M, degree, _bounds(largest), entries), prolongation))
-        right = product_rows(A.forest, rows, own_columns(A), right)
-        left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
-        R = CSRMatrix._from_rows(*left, coarse, A.rows, comm)
-        product = product_rows(R.forest, left, own_columns(R), right)
-        A = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, comm))
+        aggregation = Aggregation(block, columns, coarse, tuple(RepeatedProduct() for _ in range(3)))
+        level, A = _coarsened(A, rows, graph, aggregation, options, again=False)
+        levels.append(level)
         block = vectors.shape[1]
-    if A.rows.size <= _DENSE:
-        return levels, A, DenseInverse(A)
+    return levels, A, _solution(A, options)
+
+
+def _coarsened(
+    A: CSRMatrix, rows: Rows, graph: Graph | None, aggregation: Aggregation, options: Options, *, again: bool
+) -> tuple[Level, CSRMatrix]:
+    """Return the level of a matrix with these merged rows, and the next, coarser matrix. Collective.
+
+    `again` if the aggregation was used before.
+    """
+    block, columns, coarse, products = aggregation
+    smoothing, right_product, left_product = products if again else [product_rows] * 3
     M = jacobi(A)
-    return levels, A, chebyshev(A, 3 * degree, _bounds(largest_eigenvalue(A, M)), M=M)
+    largest = bound = largest_eigenvalue(A, M)
+    smoother = Smoother(A, M, options.degree, _bounds(largest), options.entries)
+    kept = rows
+    if block == 1:
+        graph = graph_of(A, rows, 1) if graph is None else graph
+        kept = filtered(A, rows, graph, options.threshold)
+    if kept is not rows:
+        F = CSRMatrix._from_rows(*kept, A.rows, A.columns, A.comm)
+        bound = largest_eigenvalue(F, jacobi(F))
+    prolongation, right = smoothed(A, kept, columns, coarse, bound, smoothing)
+    right = right_product(A.forest, rows, own_columns(A), right)
+    left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
+    R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
+    product = left_product(R.forest, left, own_columns(R), right)
+    following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
+    return Level(A, smoother, prolongation, aggregation), following
+
+
+def _solution(A: CSRMatrix, options: Options) -> LinearOperator:
+    """Return the inverse of the coarsest matrix, or of a large one an approximation."""
+    if A.rows.size <= _DENSE:
+        return DenseInverse(A)
+    M = jacobi(A)
+    return chebyshev(A, 3 * options.degree, _bounds(largest_eigenvalue(A, M)), M=M)
+
+
+def _same_pattern(A: CSRMatrix, B: CSRMatrix) -> bool:
+    """Return whether two matrices have this rank's entries in the same positions."""
+    pairs = zip(A.blocks, B.blocks, strict=True)
+    return np.array_equal(A.ghosts, B.ghosts) and all(Pattern.of(mine).suits(other) for mine, other in pairs)
 
 
 def _bounds(largest: float) -> tuple[float, float]:

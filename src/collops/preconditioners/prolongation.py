@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from collops.array import Layout
 from collops.backend import SparseArray
 from collops.comm import Communicator
+from collops.exchange.forest import StarForest
 from collops.exchange.indices import owners, sent_to
 from collops.operators import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
-from collops.operators.csr.products import Rows, from_pieces, own_columns, product_rows, suits_loops, unsigned
+from collops.operators.csr.products import Rows, from_pieces, own_columns, suits_loops, unsigned
 from collops.preconditioners.aggregates import Graph
+
+Multiply = Callable[[StarForest, Rows, slice, Rows], Rows]
 
 _OVER_SMOOTHED = 4 / 3  # step of the smoothing, times the largest eigenvalue [Vaněk et al. 1996]
 _ROWS_OF_A_RANK = 1000  # coarser levels use fewer ranks
 _SMALLEST_DIAGONAL = 0.5  # of a filtered row, relative to its diagonal before
 
 
-def smoothed(A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest: float) -> tuple[CSRMatrix, Rows]:
+def smoothed(
+    A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest: float, multiply: Multiply
+) -> tuple[CSRMatrix, Rows]:
     """Return the prolongation after a step of Jacobi's iteration, and its rows. Collective.
 
     `rows` are the merged rows of `A`, or of another matrix with the same columns; `largest` is the largest eigenvalue
-    of this matrix, divided by its diagonal.
+    of this matrix, divided by its diagonal. `multiply` is :func:`collops.operators.csr.products.product_rows`, or a
+    product that repeats it.
     """
     own = own_columns(A)
     scale = _OVER_SMOOTHED / largest / rows.matrix.diagonal(own.start)[: rows.matrix.shape[0]]
     steps = _smoothing(A.comm, rows.matrix, own.start, scale.astype(A.dtype))
-    product = product_rows(A.forest, Rows(steps, rows.numbers), own, tentative)
+    product = multiply(A.forest, Rows(steps, rows.numbers), own, tentative)
     return CSRMatrix._from_rows(*product, A.rows, coarse, A.comm), product
 
 
