@@ -418,6 +418,19 @@ def test_jax(comm, jax_double):
     np.testing.assert_allclose(image.gather(), (M @ x).gather(), rtol=1e-12, atol=1e-12)
 
 
+def test_single_precision_with_jax(comm, jax_double):
+    """Vectors remain in double precision, and so do products with a matrix in single precision."""
+    rows = sp.csr_array(plane(28) * np.pi)
+    A = split(rows, comm)
+    x, traced = (collops.random(A.rows, seed=1, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    exact, rounded = ((multigrid(A, single_precision=single) @ traced).gather() for single in (False, True))
+    assert rounded.dtype == np.float64
+    assert 1e-9 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 1e-6
+    product = A.astype("f4") @ traced
+    assert product.dtype == np.float64
+    np.testing.assert_allclose(product.gather(), rows.astype("f4").astype("f8") @ x.gather(), rtol=1e-13, atol=1e-13)
+
+
 def test_the_report(comm):
     A = split(plane(40), comm)
     M = multigrid(A)

@@ -92,8 +92,9 @@ def multigrid(
         solution of a coarser level by a second visit where this is cheap: where its matrix has at most a quarter of the
         entries of the finer one.
     single_precision : bool
-        Whether smoothers on hosts read entries in single precision, if Numba is installed and a matrix in double
-        precision is large. Vectors remain in double precision. It takes four more bytes of memory for each entry.
+        Whether smoothers read the entries of a matrix in double precision in single precision: on devices, with JAX,
+        and for large matrices on hosts with Numba. Vectors remain in double precision. It takes four more bytes of
+        memory on the host for each entry, and on devices eight for the entries of `A`, which the solver reads as well.
 
     Returns
     -------
