@@ -1,0 +1,163 @@
+// One sweep step of the eikonal equation for many sources: the points of a plane i + j + k = level that are active.
+//
+// The points of a plane do not depend on each other, so that a sweep over the planes in turn, from one corner of the grid to the
+// opposite one, is that of fast sweeping. The values of 32 sources at a point are next to each other: each lane of a warp has a
+// source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
+// neighbour has changed, for any lane, since the point was computed.
+//
+// compile-with: -DPOINTS=1
+// compile-with: -DPOINTS=8 -DCOLLOPS_DOUBLE
+//
+// Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
+// whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
+// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. flags[0] is set
+// if any rest changes by more than `tolerance`, in metres, times the slowness; neighbours become active if it does by more than `least`.
+// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS x POINTS points along the second axis, a point
+// along the first axis, groups): a warp computes POINTS in turn, most of which are not active on large grids. A plane grid has one point along the first axis.
+
+#ifdef COLLOPS_DOUBLE
+typedef double Real;
+typedef unsigned long long Bits;
+#define ROUNDING 1e-15
+#define AS_BITS(value) ((Bits)__double_as_longlong(value))
+#define AS_REAL(bits) __longlong_as_double((long long)(bits))
+#else
+typedef float Real;
+typedef unsigned int Bits;
+#define ROUNDING 2e-7f
+#define AS_BITS(value) __float_as_uint(value)
+#define AS_REAL(bits) __uint_as_float(bits)
+#endif
+
+#define LANES 32
+#define ROWS 8
+#define FAR Real(1e30)
+
+// The source of a lane, seen from a point: the slowness at the source, and the coordinates of the point relative to it, in metres.
+struct Source {
+    Real slowness, offset[3];
+};
+
+// The time along a straight ray to a point that is `by` metres further along an axis.
+__device__ __forceinline__ Real straight(const Source& source, int axis, Real by)
+{
+    Real squares = 0;
+    for (int other = 0; other < 3; ++other) {
+        Real part = source.offset[other] + (other == axis ? by : Real(0));
+        squares += part * part;
+    }
+    return source.slowness * sqrt(squares);
+}
+
+// An axis of the upwind scheme: (rest - value) * inverse is the derivative of the time.
+struct Upwind {
+    Real value, inverse;
+};
+
+// Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the wavefront around its source
+// does not add to the error.
+__device__ __forceinline__ Upwind upwind(
+    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing, Real slope)
+{
+    Real before = number > 0 ? here[-stride] : FAR, after = number < size - 1 ? here[stride] : FAR;
+    if (before >= FAR && after >= FAR) return {FAR, 0};
+    Real earlier = before + straight(source, axis, -spacing), later = after + straight(source, axis, spacing);
+    bool backward = earlier <= later;
+    if (!backward) stride = -stride, number = size - 1 - number, slope = -slope;
+    Real time = backward ? earlier : later, rest = backward ? before : after, distance = spacing;
+    if (number > 1) {
+        Real beyond = here[-2 * stride];
+        if (beyond < FAR && beyond + straight(source, axis, backward ? -2 * spacing : 2 * spacing) <= time) {
+            rest = (4 * rest - beyond) / 3;
+            distance = spacing * 2 / 3;
+        }
+    }
+    return {rest - slope * distance, 1 / distance};
+}
+
+__device__ __forceinline__ void order(Upwind& first, Upwind& second)
+{
+    if (second.value < first.value) {
+        Upwind kept = first;
+        first = second;
+        second = kept;
+    }
+}
+
+// The rest at which the sum of the squares of the derivatives is that of the slowness, of as many axes as precede it. Rests are
+// relative to the first value, or else their squares would cancel.
+__device__ __forceinline__ Real arrival(Upwind a, Upwind b, Upwind c, Real slowness)
+{
+    order(a, b);
+    order(b, c);
+    order(a, b);
+    Real rest = slowness / a.inverse, second = b.value - a.value, third = c.value - a.value;
+    Real squares = a.inverse * a.inverse, linear = 0, constant = -slowness * slowness;
+    if (rest > second) {
+        Real weight = b.inverse * b.inverse;
+        squares += weight, linear += weight * second, constant += weight * second * second;
+        rest = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
+        if (rest > third) {
+            weight = c.inverse * c.inverse;
+            squares += weight, linear += weight * third, constant += weight * third * third;
+            rest = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
+        }
+    }
+    return a.value + rest;
+}
+
+// Make the points active whose differences along an axis contain a point.
+__device__ __forceinline__ void wake(unsigned char* state, long long stride, int number, int size)
+{
+    for (int by = -2; by <= 2; ++by)
+        if (by != 0 && number + by >= 0 && number + by < size) state[by * stride] = 1;
+}
+
+// Compute the point (i, j, k) for all lanes, if it is active.
+__device__ __forceinline__ void compute(
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
+    const Real* spacing, const int* size, int i, int j, int k)
+{
+    long long points = (long long)size[0] * size[1] * size[2], point = ((long long)i * size[1] + j) * size[2] + k;
+    long long stride0 = (long long)size[1] * size[2], stride1 = size[2];
+    unsigned char* state = active + blockIdx.z * points + point;
+    int needed = threadIdx.x == 0 ? *state : 0;
+    needed = __shfl_sync(0xffffffffU, needed, 0);
+    if (!needed) return;
+    if (threadIdx.x == 0) *state = 0;
+    const Real* of = sources + blockIdx.z * 4 * LANES + threadIdx.x;
+    Source source = {of[0], {i * spacing[0] + of[LANES], j * spacing[1] + of[2 * LANES], k * spacing[2] + of[3 * LANES]}};
+    Real* here = rests + (blockIdx.z * points + point) * LANES + threadIdx.x;
+    Real rest = *here, slow = slowness[point];
+    Real slope = source.slowness * source.slowness / max(straight(source, 0, 0), Real(1e-30)); // of a metre of offset
+    Upwind a = upwind(here, stride0 * LANES, i, size[0], source, 0, spacing[0], slope * source.offset[0]);
+    Upwind b = upwind(here, stride1 * LANES, j, size[1], source, 1, spacing[1], slope * source.offset[1]);
+    Upwind c = upwind(here, LANES, k, size[2], source, 2, spacing[2], slope * source.offset[2]);
+    if ((rest < FAR && AS_BITS(rest) & 1) || min(a.value, min(b.value, c.value)) >= FAR) return;
+    Real found = AS_REAL(AS_BITS(arrival(a, b, c, slow)) & ~Bits(1));
+    if (flags[1] && found >= rest) return;
+    *here = found;
+    Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
+    if (change > tolerance * slow + rounding) flags[0] = 1;
+    if (change > least * slow + rounding) {
+        wake(state, stride0, i, size[0]);
+        wake(state, stride1, j, size[1]);
+        wake(state, 1, k, size[2]);
+    }
+}
+
+extern "C" __global__ void sweep_plane(
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
+    Real spacing0, Real spacing1, Real spacing2, int size0, int size1, int size2, int level, int first0, int first1, int corner)
+{
+    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y;
+    Real spacing[3] = {spacing0, spacing1, spacing2};
+    for (int number = 0; number < POINTS; ++number) {
+        int along = first1 + (blockIdx.x * ROWS + threadIdx.y) * POINTS + number, down = level - across - along;
+        if (along >= size1 || down < 0) return; // all lanes, as below
+        if (down >= size2) continue;
+        int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
+        int k = corner & 1 ? size2 - 1 - down : down;
+        compute(rests, active, slowness, sources, flags, tolerance, least, spacing, size, i, j, k);
+    }
+}
