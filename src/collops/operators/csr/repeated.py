@@ -80,8 +80,9 @@ class RepeatedProduct:
             self._plan.entries.free()
         (joined, numbers), entries = with_rows_of_ghosts(forest, own, right)
         product = product_with_zeros(forest.comm, left.matrix, joined)
-        patterns = map(Pattern.of, (left.matrix, right.matrix, joined))
-        self._plan = _Plan(*patterns, numbers, entries, int(joined.indptr[own.start]), Pattern.of(product))
+        factors = Pattern.of(left.matrix), Pattern.of(right.matrix)
+        before = int(joined.indptr[own.start])
+        self._plan = _Plan(*factors, Pattern.of(joined), numbers, entries, before, Pattern.of(product))
         return Rows(product, numbers)
 
 
