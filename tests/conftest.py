@@ -59,7 +59,8 @@ if collops.world().size == 4:  # a device each
 
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
-ONLY_TO_TWO_RANKS = ("tests/bench/", "tests/soak/")  # they run what other tests run on any number of ranks
+IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
+ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
 COMPILED_SOLVERS = ("tests/solvers/test_jax",)
 SHARED = ("tests/array/", "tests/compat/", "tests/operators/", "tests/seismic/", "tests/solvers/")
 ONLY_TO_THREE_RANKS = (
@@ -183,7 +184,7 @@ def pytest_collection_modifyitems(config, items) -> None:
         # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
         # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. One rank runs all, or
         # in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
-        in_full = (*ONLY_TO_TWO_RANKS, "tests/jax/") if size == 2 else ONLY_TO_TWO_RANKS
+        in_full = (*IN_FULL, "tests/jax/") if size == 2 else IN_FULL
         cases: dict[str, list] = {}
         for item in items:
             if item not in serial and (size > 1 or item.nodeid.startswith(SHARED)):

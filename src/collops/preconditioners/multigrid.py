@@ -100,8 +100,8 @@ def multigrid(
     -------
     Multigrid
         A Hermitian operator for all engines: the visit of a level sends the messages of ``2 * degree + 2`` products
-        with its matrix and of two with its prolongation, that of the coarsest level one allreduce of a vector. The
-        first visit of a level needs one product less. Its attributes describe the hierarchy.
+        with its matrix, or one more in a second visit, and of two with its prolongation; the visit of the coarsest
+        level sends one allreduce of a vector. Its attributes describe the hierarchy.
 
     Raises
     ------
@@ -175,9 +175,9 @@ class Multigrid(LinearOperator):
     def __init__(
         self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator, options: Options, *, twice: bool
     ) -> None:
-        A = levels[0].matrix if levels else coarsest
-        super().__init__(A.rows, A.rows, A.dtype, A.comm)
-        self._inherit([A, solve])
+        matrices = [*(level.matrix for level in levels), coarsest]
+        super().__init__(matrices[0].rows, matrices[0].rows, matrices[0].dtype, coarsest.comm)
+        self._inherit([*matrices, solve])
         self._options, self._twice, self._buffers = options, twice, Buffers()
         self._set_levels(levels, coarsest, solve)
 

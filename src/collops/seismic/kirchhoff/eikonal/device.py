@@ -115,9 +115,9 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def _planes(
-    sizes: tuple[int, int, int], groups: int, points: int
+    sizes: tuple[int, ...], groups: int, points: int
 ) -> list[tuple[tuple[int, int, int], tuple[np.int32, ...]]]:
-    """Return the blocks of each plane, and its level and first points along the first two axes; a warp visits `points`."""
+    """Return the blocks of each plane, its level, and its first points along two axes; a warp visits `points`."""
     size0, size1, size2 = sizes
     planes = []
     for level in range(size0 + size1 + size2 - 2):

@@ -28,8 +28,8 @@ class Medium:
     """The slowness at the points of a grid with three axes; a plane grid has one point along the first."""
 
     shape: tuple[int, ...]  # of the image, with two or three axes
-    sizes: tuple[int, int, int]
-    spacing: tuple[float, float, float]
+    sizes: tuple[int, ...]  # three
+    spacing: tuple[float, ...]  # three, in metres
     slowness: np.ndarray  # (points,), s/m, float64
     dtype: np.dtype  # in which devices compute
 
@@ -98,7 +98,7 @@ class Source:
         # The largest wavefront within the fixed cells; in very slow velocities the nearest point.
         rim = straight[distance[inside] > _FIXED_CELLS * cell]
         fixed = straight <= max(rim.min(initial=np.inf), straight.min())
-        near = np.ravel_multi_index(tuple(nodes.T), grid.shape)
+        near = np.asarray(np.ravel_multi_index(tuple(nodes.T), grid.shape))
         offset = np.zeros(3)
         offset[3 - len(grid.axes) :] = [axis[0] - place for axis, place in zip(grid.axes, position, strict=True)]
         return cls(1 / nearby.value_at(speed, position), offset, near, straight, fixed)
