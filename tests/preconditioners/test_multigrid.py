@@ -426,8 +426,10 @@ def test_single_precision_with_jax(comm, jax_double):
     exact, rounded = ((multigrid(A, single_precision=single) @ traced).gather() for single in (False, True))
     assert rounded.dtype == np.float64
     assert 1e-9 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 1e-6
-    product = A.astype("f4") @ traced
+    single = A.astype("f4")
+    product = single @ traced
     assert product.dtype == np.float64
+    assert single._parts(traced.engine, product.dtype)[0]._entries[-1].dtype == np.float32  # as they are read
     np.testing.assert_allclose(product.gather(), rows.astype("f4").astype("f8") @ x.gather(), rtol=1e-13, atol=1e-13)
 
 
