@@ -67,7 +67,7 @@ def test_a_wrong_velocity_is_seen(comm, folder, monkeypatch, factor):
     assert group["common_image_gathers"].shape == group["angle_gathers"].shape == (5, 6, 120)
     assert group["gather_angle"][...].tolist() == [5, 15, 25, 35, 45, 55]
     names = ("common_image_gathers", "angle_gathers", "semblance", "angle_semblance", "illumination")
-    grid: Any = SimpleNamespace(grid=Grid(numbers["nx"], numbers["nz"], 20.0, 5.0))
+    grid: Any = SimpleNamespace(image_grid=Grid(numbers["nx"], numbers["nz"], 20.0, 5.0))
     assert field_bytes(grid, 6) == 8 * sum(group[name].size for name in names)
     illumination = group["illumination"][...]
     assert illumination.max() == 1 and illumination[0, -1] < 0.95  # fewer echoes come from the corner in time

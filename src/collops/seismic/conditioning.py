@@ -76,14 +76,14 @@ class Conditioned:
         return self.traces if (self.gain == 1).all() else self.traces / self.gain
 
 
-def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:
-    """Parse the range ``"LOW,HIGH"`` of an option; one end may be missing (0, infinity)."""
+def parse_range(name: str, text: str, unit: str, lowest: float = 0.0) -> tuple[float, float]:
+    """Parse the range ``"LOW,HIGH"`` of an option; one end may be missing (`lowest`, infinity)."""
     low, comma, high = text.partition(",")
     try:
-        first, last = float(low or 0), float(high or "inf")
+        first, last = float(low or lowest), float(high or "inf")
     except ValueError:
         first, last = np.nan, np.nan
-    if not (comma and 0 <= first < last) or (first, last) == (0, np.inf):
+    if not (comma and lowest <= first < last) or (first, last) == (lowest, np.inf):
         raise InputError(f"{name} must be LOW,HIGH in {unit} with LOW below HIGH, not {text!r}")
     return first, last
 

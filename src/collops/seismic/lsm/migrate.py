@@ -72,7 +72,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[FixedTables] | N
     image is split if neither it nor the tables fit otherwise, unless the traces are streamed. Travel times are appended
     to `tables`.
     """
-    options, survey, grid = job.options, problem.survey, problem.grid
+    options, survey, grid = job.options, problem.survey, problem.image_grid
     out, before = Path(options.out).absolute(), len(survey.notes)
     with job.stage("travel times"):
         operator = problem.operator(
@@ -98,6 +98,8 @@ def condition(job: Job[Options], problem: Problem, operator: LinearOperator) -> 
         return problem
     with job.stage("modelling the survey"):
         noise = _NOISE if options.noise is None else options.noise
+        if problem.target is not None:  # echoes come from the whole model
+            operator = kirchhoff(job, replace(problem, target=None))
         clean = model_traces(job, problem, operator)
         traces, norm = with_noise(clean, survey.shots, noise, options.seed, job.comm)
         # SEG-Y holds float32: round, so that a survey gives the same image with and without a file.
@@ -142,7 +144,7 @@ def precondition(
     if options.precondition == "spectra":
         with job.stage("local spectra"):
             wavelength = float(problem.velocity.mean()) / problem.frequency
-            return diagonal, local_inverse_root(job, data.normal, wavelength, problem.grid)
+            return diagonal, local_inverse_root(job, data.normal, wavelength, problem.image_grid)
     if diagonal is None or options.precondition is None:
         return diagonal, None
     return diagonal, inverse_root(job, data.normal, diagonal)
@@ -183,7 +185,8 @@ def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedT
 
     if not operator.domain.is_replicated:
         return _split_illumination(problem, operator, tables)
-    diagonal, comm, conditioned = np.zeros(problem.grid.points), problem.survey.comm, problem.conditioned or ()
+    grid, comm, conditioned = problem.image_grid, problem.survey.comm, problem.conditioned or ()
+    diagonal = np.zeros(grid.points)
     with local_stage(comm):
         first = 0
         for table in tables:
@@ -191,7 +194,7 @@ def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedT
             part = np.stack([conditioned[number].weights for number in range(first, last)])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
-    return comm.allreduce(diagonal).reshape(problem.grid.shape)
+    return comm.allreduce(diagonal).reshape(grid.shape)
 
 
 def _split_illumination(problem: Problem, operator: Any, tables: list[FixedTables]) -> np.ndarray:

@@ -105,6 +105,16 @@ class Options(CommonOptions):
     dz: Annotated[float | None, option("Spacing of image points in z, m.", _IMAGE), Positive] = None
     x0: Annotated[float | None, option("First x of the image, m.", _IMAGE), Finite] = None
     y0: Annotated[float | None, option("First y of the image, m.", _IMAGE), Finite, RecordedOnly()] = None
+    image_x: Annotated[
+        str | None,
+        option("Range of the image along the line, m; stations may be outside.", _IMAGE, metavar="FIRST,LAST"),
+    ] = None
+    image_y: Annotated[
+        str | None,
+        option("Range of the image across the line, m, in 3-D.", _IMAGE, metavar="FIRST,LAST"),
+        RecordedOnly(),
+    ] = None
+    image_z: Annotated[str | None, option("Range of the image in depth, m.", _IMAGE, metavar="FIRST,LAST")] = None
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[
@@ -342,6 +352,7 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency exclude each other: omit one of them")
         self.conditioning()
+        self.image_ranges()
         self.check_illumination(self.weighting)
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight needs --regularise: pass both, or omit it")
@@ -373,6 +384,13 @@ class Options(CommonOptions):
                 "--precondition illumination does not support --amplitude, --aperture, --max-dip and --antialias: use "
                 "--precondition diagonal, or --amplitude none"
             )
+
+    def image_ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the ranges of the image along the axes that have one, in metres."""
+        texts = {axis: getattr(self, f"image_{axis}") for axis in "yxz"}
+        return {
+            axis: parse_range(f"--image-{axis}", text, "m", -np.inf) for axis, text in texts.items() if text is not None
+        }
 
     def conditioning(self) -> Conditioning:
         """Return the conditioning of the traces. Reads the files of picks and weights, and raises `InputError`."""
@@ -410,12 +428,12 @@ class Problem:
     """The operator's parameters and the data of a migration."""
 
     survey: Survey  # the geometry, and the traces of a recorded survey
-    grid: Grid  # the image grid
+    grid: Grid  # of the velocity; without a target, the image grid
     velocity: np.ndarray  # float64, of the grid's shape, m/s
     expression: str | None  # the velocity as text, if it is a formula
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
-    truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
+    truth: np.ndarray | None = None  # the true reflectivity, of the grid's shape; None for a recorded survey
     # the shots of this rank, `StreamedShots` if they do not fit into the memory; None before a synthetic survey is
     # modelled
     conditioned: Sequence[Conditioned] | None = None
@@ -424,6 +442,16 @@ class Problem:
     custom_wavelet: np.ndarray | None = None
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
     noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
+    target: Grid | None = None  # the image grid, if the image is a part of the grid
+
+    @property
+    def image_grid(self) -> Grid:
+        """The grid of the image."""
+        return self.target or self.grid
+
+    def at_image(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the grid's shape at the points of the image."""
+        return values if self.target is None else values[self.grid.box(self.target)]
 
     @property
     def streamed(self) -> bool:
@@ -438,9 +466,8 @@ class Problem:
 
     def operator(self, **options: Any) -> LinearOperator:
         """Make the operator from an image to the traces of all shots, with options of `Survey.operator`. Collective."""
-        return self.survey.operator(
-            self.velocity, self.grid, wavelet=self.wavelet, mode=self.mode, weighting=self.weighting, **options
-        )
+        fixed = {"wavelet": self.wavelet, "mode": self.mode, "weighting": self.weighting, "target": self.target}
+        return self.survey.operator(self.velocity, self.grid, **fixed, **options)  # type: ignore[arg-type]
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
         """Condition the traces of this rank's shots, an array for each shot, with the sampling of the geometry."""
@@ -461,8 +488,8 @@ class Problem:
         """Bytes of the SEG-Y files of the results."""
         if self.survey.headers is None:
             return 0
-        geometry = self.survey.geometry
-        image, shots = (self.grid.points // self.grid.nz, self.grid.nz), (geometry.traces, geometry.samples)
+        geometry, grid = self.survey.geometry, self.image_grid
+        image, shots = (grid.points // grid.nz, grid.nz), (geometry.traces, geometry.samples)
         return 2 * (segy_bytes(*image) + segy_bytes(*shots))
 
 
@@ -504,6 +531,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
+        target = _target(options, grid)
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
         table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2), parts=comm.size)
         velocity = on_grid(model, grid, None, notes)
@@ -515,9 +543,8 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         survey.check(velocity, grid, frequency)
         survey.notes, survey.warnings = notes, warnings
         truth = reflectivity(grid, velocity, frequency)
-    return Problem(
-        survey, grid, velocity, *_described(model, options.mode), frequency, truth, weighting=options.weighting
-    )
+    described = _described(model, options.mode)
+    return Problem(survey, grid, velocity, *described, frequency, truth, weighting=options.weighting, target=target)
 
 
 def recorded(options: Options, comm: Communicator, compute: Engine | None = None) -> Problem:
@@ -536,16 +563,20 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     grid = survey.grid(model, **sizes)
     velocity = survey.velocity(model, grid)
     with raised_together():
+        target = _target(options, grid)
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
-    if not fits_segy(grid.dz / 1e3, grid.nz):
+    if not fits_segy(grid.dz / 1e3, (target or grid).nz):
         survey.warnings.append(
             "SEG-Y needs depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are not written "
             "(choose another --dz)"
         )
     notes.insert(0, f"read {survey.geometry.shots} shots, {survey.geometry.traces} traces of {samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
-    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
+    notes.append(f"{'image' if target is None else 'model'}: {grid}, from {grid.x0:g} m on the line{between}")
+    if target is not None:
+        starts = ", ".join(f"{axis} = {positions[0]:g} m" for axis, positions in target.axes.items())
+        notes.append(f"image: {target}, from {starts}; echoes from other points of the model are not explained")
     # Synthetic surveys of this package have no direct wave.
     by_default = options.mute is None and not survey.defaults
     if by_default:
@@ -558,8 +589,13 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     steps = conditioning.describe()
     notes += [f"conditioning: {steps}"] if steps else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=steps, custom_wavelet=wavelet)
-    problem = replace(problem, weighting=weighting)
+    problem = replace(problem, weighting=weighting, target=target)
     return _conditioned(options, problem, conditioning, streamed, by_default)
+
+
+def _target(options: Options, grid: Grid) -> Grid | None:
+    """Return the part of the grid that the options choose for the image, if any."""
+    return grid.part(**ranges) if (ranges := options.image_ranges()) else None
 
 
 def _streams(options: Options, survey: Survey, compute: Engine) -> bool:

@@ -135,7 +135,8 @@ class Quality:
 
 def field_bytes(problem: Problem, classes: int | None) -> int:
     """Return the bytes of `Quality.fields` and of the illumination, without spectra; 0 without classes."""
-    return 8 * (2 * _COLUMNS * (classes + len(_RATIOS)) * problem.grid.nz + problem.grid.points) if classes else 0
+    grid = problem.image_grid
+    return 8 * (2 * _COLUMNS * (classes + len(_RATIOS)) * grid.nz + grid.points) if classes else 0
 
 
 def examine(
@@ -153,10 +154,10 @@ def examine(
     weights, and `explained` the traces modelled from the image. Gathers are columns along the line, in 3-D in the
     middle of the axis y.
     """
-    survey, grid, z = problem.survey, problem.grid, problem.grid.z
+    survey, grid, z = problem.survey, problem.image_grid, problem.image_grid.z
     chosen = np.unique(np.linspace(0, grid.nx - 1, _COLUMNS + 2).round().astype(int)[1:-1])
     middle = () if grid.ny is None else (grid.ny // 2,)
-    speeds = np.median(problem.velocity[middle][chosen], axis=1)
+    speeds = np.median(problem.at_image(problem.velocity)[middle][chosen], axis=1)
     windows = [max(3, round(float(speed) / problem.frequency / 2 / grid.dz)) for speed in speeds]
     offsets, migrated = survey.by_offset(operator, classes, traces=weighted, engine=engine)
     values = np.stack([image[(*middle, chosen)] for image in migrated], axis=1)
@@ -213,7 +214,7 @@ def by_angle(
     """
     from scipy.signal import oaconvolve
 
-    survey, grid = problem.survey, problem.grid
+    survey, grid = problem.survey, problem.image_grid
     geometry, comm = survey.geometry, survey.comm
     positions, sources, receivers = geometry.stations
     times, slowness = _rays(problem, positions, columns)
@@ -246,14 +247,14 @@ def _rays(problem: Problem, positions: np.ndarray, columns: np.ndarray) -> tuple
     `positions` has the shape ``(positions, axes)``; the results have the shapes ``(positions, columns, rows)`` and
     ``(positions, axes, columns, rows)``. The ranks share the work.
     """
-    grid, comm = problem.grid, problem.survey.comm
+    grid, comm = problem.image_grid, problem.survey.comm
     shares = np.array_split(positions, comm.size)
     local_positions, spacing = shares[comm.rank], grid.spacing
     local_tables = np.empty((len(local_positions), 1 + len(spacing), len(columns), grid.nz), np.float32)
     with local_stage(comm):
         for row, position in enumerate(local_positions):
-            table = seconds_from(position, problem.velocity, grid, problem.mode)
-            parts = [table, *np.gradient(table, *spacing)]
+            table = seconds_from(position, problem.velocity, problem.grid, problem.mode)
+            parts = [problem.at_image(part) for part in (table, *np.gradient(table, *spacing))]
             local_tables[row] = [(part if grid.ny is None else part[grid.ny // 2])[columns] for part in parts]
     tables = comm.allgatherv(local_tables, [len(share) for share in shares]) if comm.size > 1 else local_tables
     length = np.sqrt((tables[:, 1:] ** 2).sum(axis=1, keepdims=True))

@@ -63,19 +63,19 @@ def findings(
     with local_stage(job.comm):
         segy = _segy(problem, migration, judged.uncertainty, *data.rows())
         power = power_spectrum(data.weighted(), geometry.samples)
-    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, problem.truth)
-    quality = judged.quality
+    truth, quality = None if problem.truth is None else problem.at_image(problem.truth), judged.quality
+    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, truth)
     return Findings(
         title="least-squares migration",
         solution=migration.solution,
         subject="image",
         adjoint="adjoint image",
         error=error,
-        adjoint_error=best_relative_error(migration.adjoint, problem.truth),
+        adjoint_error=best_relative_error(migration.adjoint, truth),
         numbers=_numbers(options, problem, data, migration, judged, noise),
         rows=[
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
-            ("image", str(problem.grid)),
+            ("image", str(problem.image_grid)),
         ],
         more_rows=_more_rows(job, migration, judged, noise),
         fields=_fields(problem, migration, judged) | judged.shots | ({} if quality is None else quality.fields()),
@@ -99,7 +99,7 @@ def findings(
 
 def result_bytes(problem: Problem, options: Options) -> int:
     """Return the size in bytes of all results except the images that every migration writes."""
-    geometry, grid = problem.survey.geometry, problem.grid
+    geometry, grid = problem.survey.geometry, problem.image_grid
     size = problem.segy_bytes + field_bytes(problem, options.gathers)
     # Data and residual in float32, and on the page with 4/3 bytes per sample.
     size += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
@@ -141,7 +141,7 @@ def _numbers(
         "traces": geometry.traces,
         "samples": geometry.samples,
         "sample_interval": geometry.interval,
-        **problem.grid.numbers,
+        **problem.image_grid.numbers,
         "survey": options.survey,
         "velocity": options.velocity or problem.expression,
     }
@@ -205,13 +205,13 @@ def shot_fields(survey: Survey, compared: Iterable[tuple[int, np.ndarray, np.nda
 
 def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[str, Field]:
     """Return the arrays of ``result.zarr`` on the image grid."""
-    grid, image = problem.grid, tuple(problem.grid.axes)
+    grid, image = problem.image_grid, tuple(problem.grid.axes)
     deviation, diagonal = judged.uncertainty, judged.diagonal
     fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
     fields |= {
         "image": Field(migration.image, image, "1"),
         "adjoint_image": Field(migration.adjoint, image, "1"),
-        "velocity": Field(problem.velocity, image, "m/s"),
+        "velocity": Field(problem.at_image(problem.velocity), image, "m/s"),
         "seconds": Field(np.stack(list(migration.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
     if problem.survey.headers is not None:
@@ -225,7 +225,7 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
     if migration.shares is not None:
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     if problem.truth is not None:
-        fields["truth"] = Field(problem.truth, image, "1")
+        fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
 
 
@@ -233,12 +233,13 @@ def _segy(
     problem: Problem, migration: Migration, deviation: Uncertainty | None, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
-    survey, grid, images = problem.survey, problem.grid, []
+    survey, grid, images = problem.survey, problem.image_grid, []
     if (headers := survey.headers) is None:
         return {}
     shots, rank = survey.shots, survey.comm.rank
     if fits_segy(grid.dz / 1e3, grid.nz):
-        depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
+        first = f" FROM {grid.z0:g} M (BYTES 109, 215)" * bool(grid.z0)
+        depth = f"DEPTH{first} IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
         images = [
             image_traces(f"LEAST-SQUARES IMAGE, {depth}", migration.image, grid, headers, rank),
             image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", migration.adjoint, grid, headers, rank),
@@ -259,12 +260,12 @@ def draw(folder: Path, problem: Problem, migration: Migration, error: float | No
 
     For 3-D images, the figure shows the section in the middle of the axis y.
     """
-    grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
+    grid, truth, velocity = problem.image_grid, problem.truth, section(problem.at_image(problem.velocity))
     adjoint, image = migration.adjoint_scale * section(migration.adjoint), section(migration.image)
-    width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
+    width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1] - grid.z[0])
     to_scale = 0.5 < width / depth < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if width > 2000 else (1, "m")
-    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, depth / scale
+    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, float(grid.z[0]) / scale, float(grid.z[-1]) / scale
 
     def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
         return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
@@ -280,6 +281,7 @@ def draw(folder: Path, problem: Problem, migration: Migration, error: float | No
         ]
     else:
         # One scale for all three shows the low amplitudes of the adjoint image.
+        truth = problem.at_image(truth)
         limit = symmetric_limit(truth, 99.5)
         panels = [
             panel(truth, "true reflectivity", limit),

@@ -169,6 +169,10 @@ def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeade
         "CROSSLINE_3D": crossline,
     }
     rows = slice(None if rank == 0 else 0)
+    if grid.z0:
+        # Thousandths of a metre if they fit into 16 bits, as for delays in ms.
+        finest = min(_scalar(np.array([grid.z0]), 0x7FFF, "first depths up to 32767 m"), 1000)
+        fields |= {"DelayRecordingTime": round(grid.z0 * finest) * ones, "ScalarTraceHeader": -finest * ones}
     traces = image.reshape(-1, grid.nz)[rows]
     return Traces(title, traces, (columns - 1)[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
 

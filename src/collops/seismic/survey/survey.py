@@ -287,7 +287,7 @@ class Survey:
         model = self.model(velocity)
         if self.headers is not None and all(value is None for value in numbers.values()):
             # Use all stored numbers or none: a mixture with arguments would describe neither grid.
-            kinds = {item.name: int if item.name[0] == "n" else float for item in fields(Grid)}
+            kinds = {item.name: int if item.name[0] == "n" else float for item in fields(Grid) if item.name != "z0"}
             with raised_together():
                 numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
         highest = 0.0
@@ -368,6 +368,7 @@ class Survey:
         folder: str | Path | None = None,
         split: bool | None = None,
         kept: list[FixedTables] | None = None,
+        target: Grid | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
@@ -380,7 +381,7 @@ class Survey:
         velocity
             As for `model`.
         grid : Grid
-            The image grid, which contains all stations.
+            The grid of the velocity and, without `target`, of the image. It contains all stations.
         frequency : float, optional
             Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
         wavelet : tuple of array and int, optional
@@ -409,11 +410,14 @@ class Survey:
             its own points only. By default the image is split if neither it nor coarser tables fit into the memory.
         kept : list, optional
             The travel times of each local operator are appended to it.
+        target : Grid, optional
+            The grid of the image, if the image is a part of the model: the result of `Grid.part`. Tables then hold the
+            points of the target only, but rays and eikonal times are computed in the whole model.
 
         Returns
         -------
         LinearOperator
-            Its domain has the grid's shape, its range is the layout of the data. It communicates like
+            Its domain has the shape of the image's grid, its range is the layout of the data. It communicates like
             :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or `SplitKirchhoff` if the image is split.
 
         Raises
@@ -425,7 +429,10 @@ class Survey:
         with raised_together():
             mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
-        modelling = self._modelling(values, grid, frequency, wavelet, weighting, antialias, dtype, engine)
+        with raised_together():
+            grid.box(target or grid)
+        grids = grid, target or grid
+        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine)
         table_folder = None if folder is None else Path(folder)
         operator, tables = modelling.operator(values, mode, coarsen, table_folder, streamed, split)
         if kept is not None:
@@ -435,7 +442,7 @@ class Survey:
     def _modelling(
         self,
         velocity: np.ndarray,
-        grid: Grid,
+        grids: tuple[Grid, Grid],
         frequency: float | None,
         wavelet: tuple[np.ndarray, int] | None,
         weighting: Weighting | None,
@@ -459,11 +466,11 @@ class Survey:
             frequency = self.frequency()
         with local_stage(comm):
             weighting = weighting or Weighting()
-            weighting.check(len(grid.shape))
-            self.check(velocity, grid, frequency)
+            weighting.check(len(grids[0].shape))
+            self.check(velocity, grids[0], frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute, kind = engine_called(engine), np.dtype(dtype)
-        chosen = grid, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
+        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
         return SurveyModelling(geometry, comm, self.notes, *chosen)
 
     def weighting(
