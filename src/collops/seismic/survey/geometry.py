@@ -444,14 +444,11 @@ class Grid:
         """
         slices = []
         for name in self._names if len(part.shape) == len(self.shape) else "":
-            spacing, size = getattr(self, f"d{name}"), getattr(part, f"n{name}")
-            first = (getattr(part, f"{name}0") - getattr(self, f"{name}0")) / spacing
-            last, start = (part.axes[name][-1] - getattr(self, f"{name}0")) / spacing, round(first)
-            if (
-                max(abs(first - start), abs(last - start - size + 1)) < 1e-3
-                and 0 <= start <= self.axes[name].size - size
-            ):
-                slices.append(slice(start, start + size))
+            axis, points = self.axes[name], part.axes[name]
+            first, last = (points[[0, -1]] - axis[0]) / getattr(self, f"d{name}")
+            start, stop = round(first), round(first) + points.size
+            if max(abs(first - start), abs(last + 1 - stop)) < 1e-3 and 0 <= start and stop <= axis.size:
+                slices.append(slice(start, stop))
         if len(slices) != len(self.shape):
             raise InputError(f"the target ({part}) must be a part of the model ({self}): use Grid.part")
         return tuple(slices)
