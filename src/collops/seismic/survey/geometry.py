@@ -447,7 +447,7 @@ class Grid:
             axis, points = self.axes[name], part.axes[name]
             first, last = (points[[0, -1]] - axis[0]) / getattr(self, f"d{name}")
             start, stop = round(first), round(first) + points.size
-            if max(abs(first - start), abs(last + 1 - stop)) < 1e-3 and 0 <= start and stop <= axis.size:
+            if max(abs(first - start), abs(last + 1 - stop)) < 1e-3 and start >= 0 and stop <= axis.size:
                 slices.append(slice(start, stop))
         if len(slices) != len(self.shape):
             raise InputError(f"the target ({part}) must be a part of the model ({self}): use Grid.part")
