@@ -175,8 +175,8 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         return None
     with job.stage("common-image gathers"):
         images = {"adjoint_image": migration.adjoint, "image": migration.image}
-        traces = data.twice_weighted(), data.explained
-        return examine(problem, data.modelling, *traces, images, job.options.gathers, job.engine)
+        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_columns)
+        return examine(problem, data.modelling, *traces, images, *sizes, job.engine)
 
 
 def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedTables]) -> np.ndarray:

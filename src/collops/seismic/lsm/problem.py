@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
 
+MOVEOUT_RESULTS = ("offset_moveout.txt", "angle_moveout.txt")
+"""The files of picks that a migration with gathers writes."""
+
 _FILES, _IMAGE, _CONDITIONING = "Survey and velocity", "Image", "Conditioning of the traces"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
 _NX, _NZ, _SPACING = 241, 121, 12.5
@@ -317,11 +320,17 @@ class Options(CommonOptions):
         ),
         AtLeast(2),
     ] = None
+    gather_columns: Annotated[
+        int | None,
+        option("Number of positions along the line with common-image gathers.", METHOD, show_default="5"),
+        AtLeast(1),
+    ] = None
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""
-        names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
+        segy = *SEGY_RESULTS, "deviation", "offset_gathers", "angle_gathers"
+        names = *(f"{name}.sgy" for name in segy), "quality.png", "angles.png", *MOVEOUT_RESULTS
         return [
             *super().results(),
             *(Path(self.out) / name for name in ("result.html", "shots", *names)),
@@ -354,6 +363,8 @@ class Options(CommonOptions):
         self.conditioning()
         self.image_ranges()
         self.check_illumination(self.weighting)
+        if self.gather_columns is not None and self.gathers is None:
+            raise InputError("--gather-columns needs --gathers: pass both, or omit it")
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight needs --regularise: pass both, or omit it")
         if self.uncertainty is not None and self.regularise is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,19 @@ from collops.extend.applications import (
     symmetric_limit,
 )
 from collops.seismic.lsm.inversion import ITERATIONS, Migration
+from collops.seismic.lsm.moveout import write_picks
 from collops.seismic.lsm.page import section, write_page
-from collops.seismic.lsm.problem import SEGY_RESULTS, Options, Problem
-from collops.seismic.lsm.quality import Quality, field_bytes
+from collops.seismic.lsm.problem import MOVEOUT_RESULTS, SEGY_RESULTS, Options, Problem
+from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
-from collops.seismic.survey.segy import image_traces, shot_traces
+from collops.seismic.survey.segy import gather_traces, image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
 if TYPE_CHECKING:
+    from collops import Communicator
+    from collops.seismic.lsm.quality import Gathers
     from collops.seismic.lsm.resident import ResidentSurvey
     from collops.seismic.lsm.streamed import StreamedSurvey
     from collops.seismic.lsm.uncertainty import Uncertainty
@@ -61,7 +65,7 @@ def findings(
     """Return the results for the recipe, which writes them. Collective."""
     options, survey, geometry = job.options, problem.survey, problem.survey.geometry
     with local_stage(job.comm):
-        segy = _segy(problem, migration, judged.uncertainty, *data.rows())
+        segy = _segy(problem, migration, judged, *data.rows())
         power = power_spectrum(data.weighted(), geometry.samples)
     truth, quality = None if problem.truth is None else problem.at_image(problem.truth), judged.quality
     noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, truth)
@@ -93,14 +97,16 @@ def findings(
         noise_norm=problem.noise_norm,
         page=write_page,
         files=options.survey_files,
-        exports={f"{name}.sgy": traces.export for name, traces in segy.items()},
+        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | _picks(problem, quality),
     )
 
 
 def result_bytes(problem: Problem, options: Options) -> int:
     """Return the size in bytes of all results except the images that every migration writes."""
     geometry, grid = problem.survey.geometry, problem.image_grid
-    size = problem.segy_bytes + field_bytes(problem, options.gathers)
+    size = problem.segy_bytes + field_bytes(problem, options.gathers, options.gather_columns)
+    if options.gathers is not None:
+        size += 2 * segy_bytes(options.gathers * len(columns_of(problem, options.gather_columns)), grid.nz)
     # Data and residual in float32, and on the page with 4/3 bytes per sample.
     size += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
@@ -164,9 +170,9 @@ def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise
             )
         )
     if quality is not None:
-        by_offset, by_angle = quality.offsets.ratio, quality.angles.ratio
-        text = f"flattest at a velocity divided by {by_offset:.2f} by their offsets, by {by_angle:.2f} by their angles"
-        rows.append(("gathers", text))
+        by_offset, by_angle = (f"{part.ratio or 0:.2f}" for part in (quality.offsets, quality.angles))
+        flattest = f"flattest at a velocity divided by {by_offset} by their offsets, by {by_angle} by their angles"
+        rows.append(("gathers", quality.doubt or flattest))
     return rows
 
 
@@ -230,10 +236,11 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
 
 
 def _segy(
-    problem: Problem, migration: Migration, deviation: Uncertainty | None, predicted: Any, residual: Any
+    problem: Problem, migration: Migration, judged: Judgement, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
-    survey, grid, images = problem.survey, problem.image_grid, []
+    survey, grid, images, gathers = problem.survey, problem.image_grid, [], {}
+    deviation = judged.uncertainty
     if (headers := survey.headers) is None:
         return {}
     shots, rank = survey.shots, survey.comm.rank
@@ -247,12 +254,51 @@ def _segy(
         if deviation is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
             images.append(image_traces(title, deviation.deviation, grid, headers, rank))
+        if judged.quality is not None:
+            gathers = _gathers(judged.quality, problem, depth)
     traces_of_shots = [
         shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted),
         shot_traces("RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual),
     ]
     names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
-    return dict(zip(names, traces_of_shots + images, strict=False))
+    return dict(zip(names, traces_of_shots + images, strict=False)) | gathers
+
+
+def _gathers(quality: Quality, problem: Problem, depth: str) -> dict[str, Traces]:
+    """Return the SEG-Y files of gathers; `depth` describes their samples."""
+    survey, grid = problem.survey, problem.image_grid
+    columns = quality.columns + (0 if grid.ny is None else grid.ny // 2 * grid.nx)
+    traces = {}
+    for name, gathers in (("offset_gathers", quality.offsets), ("angle_gathers", quality.angles)):
+        quantity, _, unit = gathers.axis.partition(", ")
+        middles = " ".join(f"{middle:g}" for middle in np.round(gathers.classes, 2))
+        title = (
+            f"COMMON-IMAGE GATHERS, {depth}. {quantity.upper()} IN BYTES 37-40, ROUNDED TO {unit.upper()}: {middles}"
+        )
+        where = columns, gathers.classes, grid, survey.headers, survey.comm.rank
+        traces[name] = gather_traces(title, gathers.values, *where)  # pyright: ignore[reportArgumentType]
+    return traces
+
+
+def _picks(problem: Problem, quality: Quality | None) -> dict[str, Any]:
+    """Return the exporters of the picks of residual moveout, by name."""
+    if quality is None:
+        return {}
+
+    def export(gathers: Gathers, path: Path, comm: Communicator, _history: Any) -> Path:
+        column, row, ratio, flatness = gathers.picks.T
+        column, row = column.astype(int), row.astype(int)
+        middle = 0 if problem.image_grid.ny is None else problem.image_grid.ny // 2 * problem.image_grid.nx
+        rows = np.stack(
+            [quality.columns[column] + middle + 1, quality.x[column], quality.z[row], ratio, flatness], axis=1
+        )
+        with local_stage(comm):
+            if comm.rank == 0:
+                write_picks(path, rows, f"residual moveout of gathers by {gathers.axis}; {quality.doubt or 'picks'}")
+        return path
+
+    parts = zip(MOVEOUT_RESULTS, (quality.offsets, quality.angles), strict=True)
+    return {name: partial(export, gathers) for name, gathers in parts}
 
 
 def draw(folder: Path, problem: Problem, migration: Migration, error: float | None) -> Path:

@@ -24,7 +24,7 @@ from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
 
-__all__ = ["image_traces", "shot_traces"]
+__all__ = ["gather_traces", "image_traces", "shot_traces"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _FIELDS = [
@@ -146,6 +146,40 @@ def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.nda
 
 def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
     """Return the columns of a replicated image, which the first rank writes, at their map positions."""
+    rows, fields = slice(None if rank == 0 else 0), _columns(grid, headers)
+    traces, numbers = image.reshape(-1, grid.nz)[rows], np.arange(grid.points // grid.nz)[rows]
+    return Traces(title, traces, numbers, whole_interval(grid.dz / 1e3, grid.nz), fields)
+
+
+def gather_traces(
+    title: str,
+    gathers: np.ndarray,
+    columns: np.ndarray,
+    classes: np.ndarray,
+    grid: Grid,
+    headers: SurveyHeaders,
+    rank: int,
+) -> Traces:
+    """Return replicated gathers, which the first rank writes, sorted by column and class.
+
+    `gathers` has the shape ``(columns, classes, rows)``, and `columns` are flat indices of columns of the grid. The
+    middle of each class, rounded, is in the header of the offset (bytes 37 to 40), in metres or degrees.
+    """
+    every = np.repeat(columns, len(classes))
+    fields = {name: values[every] for name, values in _columns(grid, headers).items()}
+    numbers = np.arange(len(every))
+    fields |= dict.fromkeys(("TRACE_SEQUENCE_LINE", "TRACE_SEQUENCE_FILE"), numbers + 1)
+    fields |= {
+        "offset": np.tile(np.floor(classes + 0.5).astype(np.int64), len(columns)),
+        "CDP_TRACE": np.tile(np.arange(len(classes)) + 1, len(columns)),
+    }
+    rows = slice(None if rank == 0 else 0)
+    traces = gathers.reshape(-1, grid.nz)[rows]
+    return Traces(title, traces, numbers[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
+
+
+def _columns(grid: Grid, headers: SurveyHeaders) -> dict[str, np.ndarray]:
+    """Return the trace headers of all columns of an image grid."""
     east, north = headers.line.position(*grid.columns())
     scalar, ones = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
     x, y = np.rint(east * scalar), np.rint(north * scalar)
@@ -168,13 +202,11 @@ def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeade
         "INLINE_3D": inline,
         "CROSSLINE_3D": crossline,
     }
-    rows = slice(None if rank == 0 else 0)
     if grid.z0:
         # Thousandths of a metre if they fit into 16 bits, as for delays in ms.
         finest = min(_scalar(np.array([grid.z0]), 0x7FFF, "first depths up to 32767 m"), 1000)
         fields |= {"DelayRecordingTime": round(grid.z0 * finest) * ones, "ScalarTraceHeader": -finest * ones}
-    traces = image.reshape(-1, grid.nz)[rows]
-    return Traces(title, traces, (columns - 1)[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
+    return fields
 
 
 def _positions(

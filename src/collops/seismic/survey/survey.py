@@ -30,6 +30,7 @@ from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
+from collops.seismic.survey.selection import offset_classes
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
 
 if TYPE_CHECKING:
@@ -585,14 +586,9 @@ class Survey:
             The adjoint image of each class, of the grid's shape, in host memory.
         """
         geometry, traces = self.geometry, self.traces if traces is None else traces
-        shot_offsets = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
-        all_offsets = np.concatenate(shot_offsets)
-        edges = np.unique(np.quantile(all_offsets, np.linspace(0, 1, classes + 1)))[1:-1]
-        _, number = np.unique(np.searchsorted(edges, all_offsets, side="right"), return_inverse=True)
-        offsets = np.bincount(number, all_offsets) / np.bincount(number)
-        of_shot = np.split(number, np.cumsum([len(part) for part in shot_offsets])[:-1])[
-            self.shots.start : self.shots.stop
-        ]
+        offsets, number = offset_classes(geometry, classes)
+        ends = np.cumsum([part.shape[1] for part in geometry.receivers])[:-1]
+        of_shot = np.split(number, ends)[self.shots.start : self.shots.stop]
         images = []
         for which in range(len(offsets)):
             parts = [
