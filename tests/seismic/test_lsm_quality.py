@@ -201,7 +201,9 @@ def test_the_pictures_are_drawn(comm, tmp_path):
         for of, ratio in (("offsets, m", 1.0), ("angles, degrees", None))
     )
     x = 100.0 * np.arange(5)
-    found = Quality(np.arange(5), x, z, by_offset, by_angles, 90.0, np.arange(41.0), spectra, np.arange(41.0), spectra)
+    found = Quality(
+        np.arange(5), x, z, by_offset, by_angles, 90.0, 5, np.arange(41.0), spectra, np.arange(41.0), spectra
+    )
     options = Options(survey="a.sgy", velocity="1500", gathers=4, out=str(tmp_path))
     for path in found.draw(tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG")

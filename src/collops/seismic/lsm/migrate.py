@@ -13,12 +13,14 @@ from collops.errors import InputError
 from collops.extend.applications import Findings, Job, check_writable, local_stage
 from collops.seismic.conditioning import Conditioning
 from collops.seismic.kirchhoff import FixedTables
+from collops.seismic.lsm.amplitudes import Amplitudes, amplitudes, realisations
 from collops.seismic.lsm.inversion import Migration
 from collops.seismic.lsm.problem import Options, Problem, recorded, synthetic
 from collops.seismic.lsm.quality import Quality, examine
 from collops.seismic.lsm.regularisation import inverse_root, local_inverse_root, probed_diagonal
 from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.lsm.results import Judgement, findings, result_bytes, shot_fields
+from collops.seismic.lsm.uncertainty import Uncertainty
 from collops.seismic.signals import with_noise
 from collops.seismic.survey.selection import held_out
 
@@ -47,7 +49,8 @@ def run(job: Job[Options]) -> Findings:
     data.explain(migration.image)
     shots = shot_fields(problem.survey, data.compared())
     quality = judge(job, problem, data, migration)
-    return findings(job, problem, data, migration, Judgement(diagonal, deviation, quality, shots))
+    avo = measure(job, problem, data, migration, quality, deviation)
+    return findings(job, problem, data, migration, Judgement(diagonal, deviation, quality, avo, shots))
 
 
 def read(job: Job[Options]) -> Problem:
@@ -177,6 +180,25 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         images = {"adjoint_image": migration.adjoint, "image": migration.image}
         traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_columns)
         return examine(problem, data.modelling, *traces, images, *sizes, job.engine)
+
+
+def measure(
+    job: Job[Options],
+    problem: Problem,
+    data: Any,
+    migration: Migration,
+    quality: Quality | None,
+    deviation: Uncertainty | None,
+) -> Amplitudes | None:
+    """Fit amplitudes to angles with the option avo; the noise of the data is known with --uncertainty. Collective."""
+    if not job.options.avo or quality is None:
+        return None
+    with job.stage("amplitudes and angles"):
+        noise = []
+        if deviation is not None:
+            noise = realisations(data.weights, problem.survey.shots.start, deviation.noise, job.options.seed)
+        traces = data.twice_weighted(), data.explained_twice_weighted()
+        return amplitudes(problem, quality, *traces, migration.image, noise)
 
 
 def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedTables]) -> np.ndarray:

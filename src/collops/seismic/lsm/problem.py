@@ -58,6 +58,15 @@ if TYPE_CHECKING:
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
 
+AVO_RESULTS = (
+    "avo_gathers",
+    "avo_intercept",
+    "avo_gradient",
+    "avo_intercept_deviation",
+    "avo_gradient_deviation",
+)
+"""The SEG-Y files that a migration of a recorded survey writes with the option avo."""
+
 MOVEOUT_RESULTS = ("offset_moveout.txt", "angle_moveout.txt")
 """The files of picks that a migration with gathers writes."""
 
@@ -325,12 +334,16 @@ class Options(CommonOptions):
         option("Number of positions along the line with common-image gathers.", METHOD, show_default="5"),
         AtLeast(1),
     ] = None
+    avo: Annotated[
+        bool,
+        option("Fit intercept and gradient to the amplitudes of the angle gathers. Writes avo.png.", METHOD, "--avo"),
+    ] = False
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""
-        segy = *SEGY_RESULTS, "deviation", "offset_gathers", "angle_gathers"
-        names = *(f"{name}.sgy" for name in segy), "quality.png", "angles.png", *MOVEOUT_RESULTS
+        segy = *SEGY_RESULTS, "deviation", "offset_gathers", "angle_gathers", *AVO_RESULTS
+        names = *(f"{name}.sgy" for name in segy), "quality.png", "angles.png", "avo.png", *MOVEOUT_RESULTS
         return [
             *super().results(),
             *(Path(self.out) / name for name in ("result.html", "shots", *names)),
@@ -365,6 +378,8 @@ class Options(CommonOptions):
         self.check_illumination(self.weighting)
         if self.gather_columns is not None and self.gathers is None:
             raise InputError("--gather-columns needs --gathers: pass both, or omit it")
+        if self.avo and (self.gathers or 0) < 3:
+            raise InputError("--avo needs --gathers with at least 3 classes: pass it, or omit --avo")
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight needs --regularise: pass both, or omit it")
         if self.uncertainty is not None and self.regularise is not None:

@@ -77,6 +77,7 @@ class Quality:
     offsets: Gathers
     angles: Gathers
     radius: float  # of the Fresnel zone that midpoints must surround, in metres
+    window: int  # half a wavelength in rows, in the median of the columns
     frequencies: np.ndarray  # in hertz
     spectra: dict[str, np.ndarray]  # amplitude spectra of the data, the modelled data and the residual
     wavenumbers: np.ndarray  # of depth, in cycles per metre
@@ -222,6 +223,7 @@ def examine(
         by_offset,
         by_angles,
         radius,
+        int(np.median(windows)),
         np.fft.rfftfreq(samples, survey.geometry.interval),
         {name: np.sqrt(survey.comm.allreduce(power_spectrum(traces, samples))) for name, traces in kinds.items()},
         np.fft.rfftfreq(grid.nz, grid.dz),

@@ -59,6 +59,11 @@ class ResidentSurvey:
         self.normal = self.operator.H @ self.operator
         self.explained: list[np.ndarray] = []
 
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """The weights of the samples of each shot."""
+        return [shot.weights for shot in self._conditioned]
+
     def weighted(self) -> Iterable[np.ndarray]:
         """Return the weighted traces of each shot."""
         return self.traces
@@ -97,6 +102,11 @@ class ResidentSurvey:
         both = self.explained, self._survey.traces
         modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in both)
         return modelled, recorded - modelled
+
+    def explained_twice_weighted(self) -> list[np.ndarray]:
+        """Return the traces that `explain` modelled, with the gain and the weights of `twice_weighted`."""
+        pairs = zip(self.explained, self._conditioned, strict=True)
+        return [values * shot.gain * shot.weights * shot.trust[:, None] for values, shot in pairs]
 
     def twice_weighted(self) -> list[np.ndarray]:
         """Return the traces times their squared weights, as in the adjoint image."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +21,20 @@ from collops.extend.applications import (
     relative_error,
     symmetric_limit,
 )
+from collops.seismic.lsm.amplitudes import field_bytes as field_bytes_of_avo
+from collops.seismic.lsm.gather_files import gather_files, pick_files
 from collops.seismic.lsm.inversion import ITERATIONS, Migration
-from collops.seismic.lsm.moveout import write_picks
 from collops.seismic.lsm.page import section, write_page
-from collops.seismic.lsm.problem import MOVEOUT_RESULTS, SEGY_RESULTS, Options, Problem
+from collops.seismic.lsm.problem import SEGY_RESULTS, Options, Problem
 from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
-from collops.seismic.survey.segy import gather_traces, image_traces, shot_traces
+from collops.seismic.survey.segy import image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
 if TYPE_CHECKING:
-    from collops import Communicator
-    from collops.seismic.lsm.quality import Gathers
+    from collops.seismic.lsm.amplitudes import Amplitudes
     from collops.seismic.lsm.resident import ResidentSurvey
     from collops.seismic.lsm.streamed import StreamedSurvey
     from collops.seismic.lsm.uncertainty import Uncertainty
@@ -52,6 +51,7 @@ class Judgement:
     diagonal: np.ndarray | None  # of the normal operator, if the options need it
     uncertainty: Uncertainty | None  # with --uncertainty
     quality: Quality | None  # with --gathers
+    avo: Amplitudes | None  # with --avo
     shots: dict[str, Field]  # data and residual
 
 
@@ -82,22 +82,24 @@ def findings(
             ("image", str(problem.image_grid)),
         ],
         more_rows=_more_rows(job, migration, judged, noise),
-        fields=_fields(problem, migration, judged) | judged.shots | ({} if quality is None else quality.fields()),
+        fields=_fields(problem, migration, judged) | judged.shots,
         attributes={
             "line_origin": list(survey.line.origin),
             "line_direction": list(survey.line.direction),
             "kinds": list(migration.solution.seconds),
             "adjoint_scale": migration.adjoint_scale,
         },
-        draw=lambda folder: (
-            [draw(folder, problem, migration, error)] + ([] if quality is None else quality.draw(folder))
-        ),
+        draw=lambda folder: [
+            draw(folder, problem, migration, error),
+            *([] if quality is None else quality.draw(folder)),
+            *([] if judged.avo is None else [judged.avo.draw(folder)]),
+        ],
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=problem.noise_norm,
         page=write_page,
         files=options.survey_files,
-        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | _picks(problem, quality),
+        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | pick_files(problem, quality),
     )
 
 
@@ -106,7 +108,9 @@ def result_bytes(problem: Problem, options: Options) -> int:
     geometry, grid = problem.survey.geometry, problem.image_grid
     size = problem.segy_bytes + field_bytes(problem, options.gathers, options.gather_columns)
     if options.gathers is not None:
-        size += 2 * segy_bytes(options.gathers * len(columns_of(problem, options.gather_columns)), grid.nz)
+        columns = len(columns_of(problem, options.gather_columns))
+        size += (2 + options.avo) * segy_bytes(options.gathers * columns, grid.nz)
+        size += options.avo * (field_bytes_of_avo(columns, options.gathers, grid.nz) + 4 * segy_bytes(columns, grid.nz))
     # Data and residual in float32, and on the page with 4/3 bytes per sample.
     size += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
@@ -173,6 +177,16 @@ def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise
         by_offset, by_angle = (f"{part.ratio or 0:.2f}" for part in (quality.offsets, quality.angles))
         flattest = f"flattest at a velocity divided by {by_offset} by their offsets, by {by_angle} by their angles"
         rows.append(("gathers", quality.doubt or flattest))
+    if judged.avo is not None:
+        parts, known = judged.avo.parts, judged.avo.known
+        sizes = [np.sqrt(np.mean(parts[f"avo_{name}"] ** 2)) for name in ("intercept", "gradient")]
+        errors = [np.sqrt(np.mean(parts[f"avo_{name}_deviation"] ** 2)) for name in ("intercept", "gradient")]
+        source = "the noise of the data" if known else "the residual of the fit"
+        text = ", ".join(
+            f"{name} {size:.3g} with a deviation of {error:.2g}"
+            for name, size, error in zip(("intercept", "gradient"), sizes, errors, strict=True)
+        )
+        rows.append(("amplitudes", f"{text} (root mean squares), from {source}"))
     return rows
 
 
@@ -230,6 +244,8 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["illumination"] = Field(np.sqrt(np.maximum(diagonal, 0) / (diagonal.max() or 1.0)), image, "1")
     if migration.shares is not None:
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
+    for part in (judged.quality, judged.avo):
+        fields |= {} if part is None else part.fields()
     if problem.truth is not None:
         fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
@@ -255,50 +271,13 @@ def _segy(
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
             images.append(image_traces(title, deviation.deviation, grid, headers, rank))
         if judged.quality is not None:
-            gathers = _gathers(judged.quality, problem, depth)
+            gathers = gather_files(problem, judged.quality, judged.avo, depth)
     traces_of_shots = [
         shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted),
         shot_traces("RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual),
     ]
     names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
     return dict(zip(names, traces_of_shots + images, strict=False)) | gathers
-
-
-def _gathers(quality: Quality, problem: Problem, depth: str) -> dict[str, Traces]:
-    """Return the SEG-Y files of gathers; `depth` describes their samples."""
-    survey, grid = problem.survey, problem.image_grid
-    columns = quality.columns + (0 if grid.ny is None else grid.ny // 2 * grid.nx)
-    traces = {}
-    for name, gathers in (("offset_gathers", quality.offsets), ("angle_gathers", quality.angles)):
-        quantity, _, unit = gathers.axis.partition(", ")
-        middles = " ".join(f"{middle:g}" for middle in np.round(gathers.classes, 2))
-        title = (
-            f"COMMON-IMAGE GATHERS, {depth}. {quantity.upper()} IN BYTES 37-40, ROUNDED TO {unit.upper()}: {middles}"
-        )
-        where = columns, gathers.classes, grid, survey.headers, survey.comm.rank
-        traces[name] = gather_traces(title, gathers.values, *where)  # pyright: ignore[reportArgumentType]
-    return traces
-
-
-def _picks(problem: Problem, quality: Quality | None) -> dict[str, Any]:
-    """Return the exporters of the picks of residual moveout, by name."""
-    if quality is None:
-        return {}
-
-    def export(gathers: Gathers, path: Path, comm: Communicator, _history: Any) -> Path:
-        column, row, ratio, flatness = gathers.picks.T
-        column, row = column.astype(int), row.astype(int)
-        middle = 0 if problem.image_grid.ny is None else problem.image_grid.ny // 2 * problem.image_grid.nx
-        rows = np.stack(
-            [quality.columns[column] + middle + 1, quality.x[column], quality.z[row], ratio, flatness], axis=1
-        )
-        with local_stage(comm):
-            if comm.rank == 0:
-                write_picks(path, rows, f"residual moveout of gathers by {gathers.axis}; {quality.doubt or 'picks'}")
-        return path
-
-    parts = zip(MOVEOUT_RESULTS, (quality.offsets, quality.angles), strict=True)
-    return {name: partial(export, gathers) for name, gathers in parts}
 
 
 def draw(folder: Path, problem: Problem, migration: Migration, error: float | None) -> Path:
