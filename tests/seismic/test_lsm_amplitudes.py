@@ -88,8 +88,8 @@ def test_it_needs_gathers():
 def test_the_picture_is_drawn(tmp_path):
     z, angles = 5.0 * np.arange(60), np.array([5.0, 15.0, 25.0])
     gathers = np.random.default_rng(0).normal(size=(2, 3, 60))
-    avo, used = fit_avo(angles, gathers), np.ones(gathers.shape, bool)
-    found = Amplitudes(np.array([0.0, 100.0]), z, angles, gathers, used, avo, gathers[:, 0], False)
+    x, avo = np.array([0.0, 100.0]), fit_avo(angles, gathers)
+    found = Amplitudes(x, z, angles, gathers, avo, gathers[:, 0], False)
     path = found.draw(tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path in Options(gathers=3, avo=True, out=str(tmp_path)).results()

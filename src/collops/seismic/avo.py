@@ -23,6 +23,12 @@ class Avo:
     """The intercept and gradient of reflections, and their standard deviations; all arrays have one shape.
 
     Values are NaN where too few classes are left for them.
+
+    Examples
+    --------
+    >>> from collops.seismic import Avo, fit_avo
+    >>> isinstance(fit_avo([0.0, 10.0, 20.0], [[1.0], [0.9], [0.8]]), Avo)
+    True
     """
 
     intercept: np.ndarray
@@ -83,7 +89,7 @@ def fit_avo(
     >>> avo.intercept.round(6), avo.gradient.round(6)
     (array([0.1]), array([-0.2]))
     >>> avo.gradient_deviation.round(3)
-    array([0.08])
+    array([0.081])
     """
     from scipy.ndimage import uniform_filter1d
 

@@ -35,7 +35,6 @@ class Amplitudes:
     z: np.ndarray  # depth of the rows in metres
     angles: np.ndarray  # the middle of each class in degrees
     gathers: np.ndarray  # shape ``(columns, classes, rows)``; 0 where no trace has this angle
-    used: np.ndarray  # where one has, bool
     avo: Avo  # shape ``(columns, rows)``
     image: np.ndarray  # the columns of the image
     known: bool  # whether deviations follow from the noise of the data, otherwise from the residual
@@ -141,7 +140,7 @@ def amplitudes(
         squares = [relative(migrated(realisation)) ** 2 for realisation in noise]
         deviation = np.sqrt(np.maximum(_smooth(np.mean(squares, axis=0), 2 * window), 0))
     avo = fit_avo(angles, gathers, weights=used, noise=deviation, window=2 * window)
-    return Amplitudes(quality.x, quality.z, angles, gathers, used, avo, column, deviation is not None)
+    return Amplitudes(quality.x, quality.z, angles, gathers, avo, column, deviation is not None)
 
 
 def realisations(weights: list[np.ndarray], first: int, deviation: float, seed: int) -> list[list[np.ndarray]]:
