@@ -200,6 +200,34 @@ class Options(CommonOptions):
         ),
         RecordedOnly(),
     ] = None
+    bottom_mute: Annotated[
+        str | None,
+        option(
+            "Mute samples after the time offset / SPEED + DELAY, or after picked times; as for --mute.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    ground_roll: Annotated[
+        str | None,
+        option(
+            "Mute samples between the arrivals of waves of these speeds, m/s, such as 150,600.",
+            _CONDITIONING,
+            metavar="SLOW,FAST",
+        ),
+        RecordedOnly(),
+    ] = None
+    edit: Annotated[
+        str | None,
+        option(
+            "Traces to leave out or to reverse: a text file with lines of field record, channel and 0 (leave out) or "
+            "-1 (reverse).",
+            _CONDITIONING,
+            metavar="FILE",
+        ),
+        RecordedOnly(),
+    ] = None
     window: Annotated[
         str | None, option("Range of times to use, s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
     ] = None
@@ -422,9 +450,14 @@ class Options(CommonOptions):
         """Return the conditioning of the traces. Reads the files of picks and weights, and raises `InputError`."""
         ranges = {
             name: parse_range(f"--{name}", text, unit)
-            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"))
-            if (text := getattr(self, name)) is not None
+            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"), ("ground-roll", "m/s"))
+            if (text := getattr(self, name.replace("-", "_"))) is not None
         }
+        if "ground-roll" in ranges and not 0 < ranges["ground-roll"][0] < ranges["ground-roll"][1] < np.inf:
+            raise InputError(f"--ground-roll needs two positive speeds in m/s, such as 150,600, not {self.ground_roll}")
+        edits = None if self.edit is None else read_table(Path(self.edit), (3,), "field record, channel and 0 or -1")
+        if edits is not None and not np.isin(edits[:, 2], (0, -1)).all():
+            raise InputError(f"each line of {self.edit} must end with 0 (leave the trace out) or -1 (reverse it)")
         weights: np.ndarray | str | None = self.trace_weights
         if weights is not None and weights != "balance":
             weights = read_table(Path(weights), (3,), "field record, channel and weight")
@@ -440,6 +473,9 @@ class Options(CommonOptions):
             None if self.mute in (None, "none") else parse_mute(self.mute),
             None if self.gain is None else parse_gain(self.gain),
             weights,
+            None if self.bottom_mute is None else parse_mute(self.bottom_mute, "--bottom-mute"),
+            ranges.get("ground-roll"),
+            edits,
         )
 
 
@@ -694,7 +730,7 @@ def _conditioned(
         survey.notes.append(f"mute: the direct wave, {share:.2g} % of the energy (--mute none keeps it)")
     with raised_together():
         if not weighted_energy:
-            names = ("offsets", "mute", "window", "trace_weights")
+            names = ("offsets", "mute", "bottom_mute", "ground_roll", "edit", "window", "trace_weights")
             values = {name: getattr(options, name) for name in names}
             values["mute"] = values["mute"] or (conditioning.mute and conditioning.mute.text)
             chosen = [(name, value) for name, value in values.items() if value is not None]

@@ -124,6 +124,7 @@ def traces_left_out(job: Job[Options], problem: Problem, conditioned: Iterable[C
         options = job.options
         reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
         reasons += ["outside --offsets"] * (options.offsets is not None)
+        reasons += ["excluded by --edit"] * (options.edit is not None)
         reasons += ["with weight 0 (--trace-weights)"] * (options.trace_weights is not None)
         job.listener.note(
             f"{int(count)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"
