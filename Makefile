@@ -143,7 +143,7 @@ $(BIN)/python:
 
 $(DEMO): $(BIN)/python pyproject.toml
 	@echo "Installing collops into $(VENV)"
-	@$(INSTALL) --editable ".[$(EXTRA_MPI)numba,segy,eikonal]" $(MPI_PACKAGES)
+	@$(INSTALL) --editable ".[$(EXTRA_MPI)numba,segy]" $(MPI_PACKAGES)
 	@touch $@
 
 $(DOCS): $(BIN)/python pyproject.toml benchmarks/pyproject.toml

@@ -44,7 +44,6 @@ def check(device: LocalKirchhoff, host: LocalKirchhoff) -> None:
 )
 def test_devices_interpolate_as_hosts_do(comm, axes, more, factor, dtype, deterministic):
     if "mode" in more:
-        pytest.importorskip("skfmm")
         more = {**more, "velocity": np.broadcast_to(800 + 1.5 * 10 * np.arange(33), (21, 33))}
     s = survey(axes, dtype=dtype, comm=comm.split(comm.rank), threads=None, coarsen=factor, **more)
     device = collops.seismic.Kirchhoff(**s, engine="cupy", deterministic=deterministic)

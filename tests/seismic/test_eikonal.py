@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter, map_coordinates
 
 from collops.array import from_global
+from collops.backend import engine
+from collops.errors import InputError
 from collops.seismic import Kirchhoff
+from collops.seismic.kirchhoff.eikonal import device, first_arrivals, host, medium
 from collops.seismic.kirchhoff.geometry import ImageGrid
-from collops.seismic.kirchhoff.traveltimes import eikonal
+from tests.seismic.arrivals import COMPILER, HostKernel, eikonal, fake_cupy
 from tests.seismic.test_kirchhoff import peer
-
-pytest.importorskip("skfmm")
 
 GRIDS = {
     "2-D": ((61, 41), (10.0, 10.0)),
@@ -48,23 +53,107 @@ def exact_times(grid: ImageGrid, position: np.ndarray, surface: float, gradient:
     return np.arccosh(1 + (gradient * distance) ** 2 / (2 * here * there)) / abs(gradient)
 
 
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64))
+
+
+@pytest.fixture(params=["numba", "numpy", "cuda"])
+def form(request, monkeypatch):
+    """Return the sweeps of a form, as a function of a medium and its sources; CUDA's kernel is compiled as C++."""
+    if request.param == "cuda":
+        if COMPILER is None:
+            pytest.skip("needs a C++ compiler")
+        kernel = request.getfixturevalue("kernel")
+        monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+        monkeypatch.setattr(device, "_kernel", lambda number, dtype: kernel)
+        return device.arrivals
+    if request.param == "numpy":
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    return host.arrivals
+
+
 @pytest.mark.serial
-@pytest.mark.parametrize("velocity", VELOCITIES)
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", GRIDS)
-def test_times_are_exact_to_half_a_cell_and_next_to_the_source(name, place, velocity):
+def test_times_are_those_of_a_formula(form, name):
+    """Exact in a constant velocity, and within a fortieth of a cell in a gradient; fast marching is off by a third."""
     grid = grid_of(name)
-    position, (surface, gradient) = position_in(grid, place), VELOCITIES[velocity]
-    values = np.broadcast_to(surface + gradient * grid.axes[-1], grid.shape)
-    exact = exact_times(grid, position, surface, gradient)
-    error = eikonal(grid, position, values) - exact
-    cell = max(grid.spacing)
-    half = cell / values.min() / 2
-    assert np.abs(error).max() < half
-    # Fast marching is late, and the start adds nothing to that: the mean is what a start half a cell early would miss.
-    assert abs(error.mean()) < 0.3 * half
-    near = np.linalg.norm(np.stack(np.meshgrid(*grid.axes, indexing="ij"), -1) - position, axis=-1) < 2.5 * cell
-    assert np.abs(error[near]).max() < 0.01 * half
+    positions = [position_in(grid, place) for place in PLACES]
+    for velocity, (surface, gradient) in VELOCITIES.items():
+        values = np.broadcast_to(surface + gradient * grid.axes[-1], grid.shape)
+        sources = [medium.Source.at(position, grid, values) for position in positions]
+        solved = form(medium.Medium.of(grid, values, np.dtype(np.float64)), sources, 2)
+        cell = max(grid.spacing) / values.min()
+        for place, position, times in zip(PLACES, positions, solved, strict=True):
+            error = np.abs(times - exact_times(grid, position, surface, gradient)) / cell
+            # The first arc from a deep corner to the other side leaves the grid.
+            leaves = velocity == "increasing" and place == "far corner"
+            assert error.max() < (0.1 if leaves else 1e-3 if velocity == "constant" else 0.03)
+            assert (error**2).mean() ** 0.5 < (1e-3 if velocity == "constant" else 0.01)
+
+
+def rough_model(rng: np.random.Generator) -> tuple[ImageGrid, np.ndarray]:
+    """Return layers of random thickness with random lenses, on a grid whose cells are not square."""
+    x, z = 12.0 * np.arange(90), 9.0 * np.arange(70)
+    velocity = gaussian_filter(rng.uniform(1000, 4500, (90, 70)), 4) + np.where(np.arange(70) > 35, 1200.0, 0.0)
+    return ImageGrid((x, z), (12.0, 9.0)), velocity
+
+
+@pytest.mark.serial
+def test_times_in_a_rough_medium_approach_those_on_a_finer_grid():
+    """More than those of scikit-fmm, by fast marching of second order, do; the finer grid is computed by scikit-fmm."""
+    skfmm = pytest.importorskip("skfmm")
+    grid, velocity = rough_model(np.random.default_rng(5))
+    position = np.array([480.0, 180.0])  # a point of both grids
+    places = [np.arange(0, n - 0.99, 0.25) for n in grid.shape]
+    dense = map_coordinates(velocity, np.meshgrid(*places, indexing="ij"), order=1)
+    fine = ImageGrid(tuple(h * each for h, each in zip(grid.spacing, places, strict=True)), (3.0, 2.25))
+
+    def marched(on: ImageGrid, speed: np.ndarray) -> np.ndarray:
+        """Start from a circle of straight rays; cells are counted from its radius."""
+        distance = np.hypot(*np.ix_(*(axis - x for axis, x in zip(on.axes, position, strict=True))))
+        radius = 24.0
+        beyond = skfmm.travel_time(distance - radius, speed, dx=list(on.spacing), order=2)
+        return radius / on.value_at(speed, position) + np.asarray(beyond)
+
+    reference = marched(fine, dense)[::4, ::4]
+    away = np.hypot(*np.ix_(*(axis - x for axis, x in zip(grid.axes, position, strict=True)))) > 48.0
+    ours, theirs = (times - reference for times in (eikonal(grid, position, velocity), marched(grid, velocity)))
+    rms = [float(np.sqrt((error[away] ** 2).mean()) / (12.0 / velocity.min())) for error in (ours, theirs)]
+    assert rms[0] < 0.06 and rms[0] < 0.8 * rms[1]
+
+
+@pytest.mark.serial
+def test_all_forms_find_the_same(form):
+    grid, velocity = rough_model(np.random.default_rng(6))
+    positions = [np.array(place) for place in ((0.0, 0.0), (1000.0, 3.0), (511.0, 300.0))]
+    sources = [medium.Source.at(position, grid, velocity) for position in positions]
+    found = form(medium.Medium.of(grid, velocity, np.dtype(np.float64)), sources, None)
+    for position, times in zip(positions, found, strict=True):
+        # Loops that skip unchanged points leave out changes below a small tolerance.
+        assert np.abs(times - eikonal(grid, position, velocity)).max() < 1e-3 * 9.0 / velocity.min()
+
+
+@pytest.mark.serial
+def test_sources_are_computed_in_batches():
+    """Threads and batches change nothing."""
+    grid, velocity = rough_model(np.random.default_rng(7))
+    positions = np.random.default_rng(8).uniform(0, (1068, 621), (5, 2))
+    one = list(first_arrivals(grid, positions, velocity, engine=engine("numpy")))
+    three = list(first_arrivals(grid, positions, velocity, engine=engine("jax"), threads=3))
+    np.testing.assert_array_equal(one, three)
+    assert list(first_arrivals(grid, positions[:0], velocity, engine=engine("numpy"))) == []
+
+
+@pytest.mark.serial
+def test_times_that_do_not_converge(monkeypatch, form):
+    grid, velocity = rough_model(np.random.default_rng(7))
+    for module in ("device", "numba_sweeps", "numpy_sweeps"):
+        monkeypatch.setattr(f"collops.seismic.kirchhoff.eikonal.{module}.MOST_SWEEPS", 3)
+    sources = [medium.Source.at(np.array([100.0, 100.0]), grid, velocity)] * 2
+    with pytest.raises(InputError, match="have not converged in"):
+        list(form(medium.Medium.of(grid, velocity, np.dtype(np.float64)), sources, 2))
 
 
 @pytest.mark.serial

@@ -17,8 +17,8 @@ from collops.profile import count_messages
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
 from collops.seismic.kirchhoff.geometry import ImageGrid
-from collops.seismic.kirchhoff.traveltimes import eikonal
 from tests.seismic import kirchhoff_matrix
+from tests.seismic.arrivals import eikonal
 
 pytest.importorskip("numba")
 
@@ -130,7 +130,6 @@ def check_against(operator: Kirchhoff, reference) -> None:
 def test_agrees_with_pylops(comm, mode, ndim, dtype):
     s = survey(ndim)
     if mode == "eikonal":
-        pytest.importorskip("skfmm")
         s["velocity"] = gradient(s)
     operator = Kirchhoff(**s, mode=mode, comm=comm, dtype=dtype)
     assert operator.dims == tuple(axis.size for axis in (s["y"], s["x"], s["z"]) if axis is not None)
@@ -215,7 +214,6 @@ def test_ranks_without_shots(comm, shots):
 
 
 def test_receivers_that_share_a_grid_point(comm):
-    pytest.importorskip("skfmm")
     s = survey()
     s["receivers"][:, 4] = s["receivers"][:, 1] + 0.01
     s["sources"][:, 0] = s["receivers"][:, 1]
@@ -224,8 +222,7 @@ def test_receivers_that_share_a_grid_point(comm):
 
 
 def test_velocity_that_is_a_view(comm):
-    """A profile broadcast over the columns, whose strides scikit-fmm does not read."""
-    pytest.importorskip("skfmm")
+    """A profile broadcast over the columns, whose rows share memory."""
     s = survey(shots=2, receivers=3)
     profile = 300.0 + 5.0 * s["z"]
     whole = Kirchhoff(**s | {"velocity": np.tile(profile, (13, 1))}, comm=comm)
@@ -463,8 +460,6 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
 def test_refuses(comm, change, sentence):
-    if change.get("mode") == "eikonal":
-        pytest.importorskip("skfmm")
     with pytest.raises(InputError, match=sentence):
         Kirchhoff(**({"mode": "analytic", "comm": comm} | survey() | change))
 

@@ -10,9 +10,9 @@ from collops.errors import InputError
 from collops.seismic.kirchhoff import FixedTables
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.rays import trace_rays
-from collops.seismic.kirchhoff.traveltimes import eikonal
 from collops.seismic.kirchhoff.weights import Bands
 from tests.seismic import kirchhoff_matrix
+from tests.seismic.arrivals import eikonal
 
 pytest.importorskip("numba")
 
@@ -88,7 +88,6 @@ def test_a_point_between_source_and_receiver_has_no_dip():
 @pytest.mark.parametrize(("shape", "position"), [((121, 91), (410.0, 0.0)), ((21, 26, 23), (200.0, 260.0, 40.0))])
 def test_rays_in_a_velocity_that_increases_with_depth(shape, position):
     """Rays are arcs of circles, and wavefronts are spheres of a hyperbolic space, whose spreading is a formula."""
-    pytest.importorskip("skfmm")
     gradient, step = 0.8, 10.0 if len(shape) == 2 else 20.0
     axes = tuple(step * np.arange(n) for n in shape)
     grid, position = ImageGrid(axes, (step,) * len(axes)), np.array(position)
@@ -114,7 +113,6 @@ def test_rays_in_a_velocity_that_increases_with_depth(shape, position):
 @pytest.mark.serial
 def test_rays_stay_bounded_where_ray_theory_fails():
     """Interfaces, a body of salt and a focus: many wavefronts, of which the first may carry little."""
-    pytest.importorskip("skfmm")
     x, z = 10.0 * np.arange(101), 10.0 * np.arange(91)
     grid, (wide, deep) = ImageGrid((x, z), (10.0, 10.0)), np.meshgrid(x, z, indexing="ij")
     position = np.array([350.0, 0.0])
@@ -303,7 +301,6 @@ EVERY = [
 @pytest.mark.parametrize("options", EVERY, ids=str)
 def test_dot_test_and_ranks_agree(comm, options, dtype):
     """In a velocity that varies, where ranks share the receivers' rays; against plain NumPy kernels on one rank."""
-    pytest.importorskip("skfmm")
     rng = np.random.default_rng(2)
     z, x, y = 8.0 * np.arange(9), 8.0 * np.arange(12), 8.0 * np.arange(5)
     three = options.get("amplitude") == "3d"

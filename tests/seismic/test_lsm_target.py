@@ -36,8 +36,6 @@ def line_survey(comm: Any) -> tuple[Survey, Grid]:
     ],
 )
 def test_the_image_of_a_part_is_that_part_of_the_image(comm, make, ranges, options):
-    if options.get("mode") == "eikonal":
-        pytest.importorskip("skfmm")
     survey, grid = make(comm)
     target, velocity = grid.part(**ranges), options.get("velocity", 1500.0)
     options = {"frequency": FREQUENCY, "dtype": "float64"} | {k: v for k, v in options.items() if k != "velocity"}

@@ -46,7 +46,6 @@ def images(comm: Any, run: Any, options: type, folder: Path, arrays: dict[str, n
 
 
 def test_velocities_of_a_migration(comm, folder):
-    pytest.importorskip("skfmm")
     geometry, rng = small_geometry(shots=3, samples=60, towed=True), np.random.default_rng(1)
     if comm.rank == 0:
         write_survey(folder / "a.sgy", geometry, random_traces(geometry), {})
@@ -57,7 +56,6 @@ def test_velocities_of_a_migration(comm, folder):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_velocities_of_a_program(comm, form):
-    pytest.importorskip("skfmm")
     survey, rng = Survey(small_geometry(shots=3), comm), np.random.default_rng(2)
     velocity = np.rint(1500 + 300 * rng.random((59, 23)) + 20 * np.arange(59)[:, None])
     grid = survey.grid(velocity, dx=12.5, dz=10.0, x0=-50.0)

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.serial
 
 @pytest.mark.parametrize("mode", ["analytic", "eikonal"])
 def test_times_at_some_points_are_those_of_all(mode):
-    pytest.importorskip("skfmm")
     grid = Grid(31, 21, 10.0, 10.0)
     velocity = np.broadcast_to(1500 + 0.6 * grid.z, grid.shape)
     position, at = np.array([113.0, 4.0]), np.ix_([0, 7, 30], [2, 20])

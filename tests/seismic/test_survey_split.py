@@ -42,8 +42,6 @@ def products(comm: Any, A: Any) -> list[np.ndarray]:
     ],
 )
 def test_the_operator_is_that_of_a_replicated_image(comm, make, options, monkeypatch):
-    if "mode" in options:
-        pytest.importorskip("skfmm")
     survey, grid = make(comm)
     monkeypatch.setattr(split, "BLOCK", survey.layout.size // 2)
     options = {"frequency": FREQUENCY, "dtype": "float64", **options}

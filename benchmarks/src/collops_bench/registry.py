@@ -66,6 +66,7 @@ BENCHMARKS = {
         Benchmark("cgls", "A CGLS iteration over VStack and BlockDiag.", _GIB, _GIB // 4),
         Benchmark("robustness", "What deadlines and agreements add to a CGLS iteration."),
         Benchmark("lsm", "Least-squares Kirchhoff migration.", 4 * _GIB, _GIB),
+        Benchmark("traveltimes", "Travel times in a velocity model, against fast marching.", 24 * _GIB, _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("multigrid", "Multigrid's set-up and solution, against PyAMG and PETSc.", 4 * _GIB, 4 * _GIB),

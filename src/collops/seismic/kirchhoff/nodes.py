@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collops.errors import InputError
-from collops.extend.arrays import extent
+from collops.extend.arrays import LocalArray, extent
+from collops.extend.engines import engine_of
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,14 @@ class Nodes:
         leading = values.shape[: values.ndim - len(self.shape)]
         return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
-    def refine(self, values: np.ndarray, indices: Sequence[np.ndarray] | None = None) -> np.ndarray:
-        """Interpolate values at the nodes, (…, size), to all image points, flat, or to points with these indices."""
+    def refine(self, values: LocalArray, indices: Sequence[np.ndarray] | None = None) -> LocalArray:
+        """Interpolate values at the nodes, (…, size), to all image points, flat, or to points with these indices.
+
+        Values may be on a device.
+        """
         if self.factor == 1 and indices is None:
             return values
-        values = np.asarray(values, np.float64)
+        values, from_host = values.astype(np.float64), engine_of(values).from_host
         leading = values.shape[:-1]
         values = values.reshape(*leading, *self.counts)
         for axis, size in enumerate(self.shape):
@@ -108,8 +112,8 @@ class Nodes:
                 self.cells(size) if indices is None else (table[indices[axis]] for table in self.cells(size))
             )
             axis += len(leading)
-            before, after = np.take(values, node, axis), np.take(values, node + step, axis)
-            values = before + (after - before) * weight.reshape(-1, *[1] * (values.ndim - 1 - axis))
+            before, after = (np.take(values, from_host(numbers), axis) for numbers in (node, node + step))
+            values = before + (after - before) * from_host(weight.reshape(-1, *[1] * (values.ndim - 1 - axis)))
         return values.reshape(*leading, math.prod(values.shape[len(leading) :]))
 
     def nearest(self) -> np.ndarray:

@@ -114,9 +114,12 @@ class _Modelling:
         if times.arrays is not None:
             scale = replace(scale, early=int(comm.allreduce(np.array(early), "max")))
         shots = slices if boxes is None else [slice(sources)] * comm.size
+        threads = options.threads
+        if threads is None:
+            threads = threads_of_rank(comm, engine, options.kernels)
         needed = [np.unique(np.concatenate([number[:sources][part], number[sources:]])) for part in shots]
         tables, weights, rows = tables_of_stations(
-            times.seconds(geometry, positions),
+            times.seconds(geometry, positions, engine, scale.dtype, threads),
             positions,
             np.broadcast_to(times.velocity, grid.shape),
             grid,
@@ -131,9 +134,6 @@ class _Modelling:
         tables, bands = tables.select(source_rows[slices[comm.rank]], receiver_rows), None
         if filters:
             (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet[0]))
-        threads = options.threads
-        if threads is None:
-            threads = threads_of_rank(comm, engine, options.kernels)
         shares = [range(part.start, part.stop) for part in slices]
         stations = tables, weights, bands, source_rows, receiver_rows
         return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)

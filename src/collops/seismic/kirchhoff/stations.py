@@ -16,9 +16,11 @@ from collops.errors import InputError
 from collops.extend.applications import in_words
 from collops.extend.arrays import extent
 from collops.extend.communication import collective_errors
+from collops.extend.engines import engine_of
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
+from collops.seismic.kirchhoff.traveltimes import Seconds
 from collops.seismic.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["distinct_rows", "tables_of_stations"]
@@ -36,7 +38,7 @@ def distinct_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tables_of_stations(
-    seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
+    seconds: Seconds,
     positions: np.ndarray,
     velocity: np.ndarray,
     grid: ImageGrid,
@@ -58,9 +60,8 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        Takes the number of a station and the indices of grid points along each axis, from `numpy.ix_`; returns the
-        travel times in seconds. The points are all points, all points of the target, or `Nodes.with_middles`, where the
-        error is measured.
+        See `Seconds`. The points are all points, all points of the target, or `Nodes.with_middles`, where the error is
+        measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
@@ -131,7 +132,7 @@ class _Computation:
 
     def __init__(
         self,
-        seconds: Callable[[int, tuple[np.ndarray, ...]], np.ndarray],
+        seconds: Seconds,
         positions: np.ndarray,
         velocity: np.ndarray,
         grid: ImageGrid,
@@ -170,24 +171,24 @@ class _Computation:
         # The target, relative to the support.
         inside = tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(self._target, support, strict=True))
         around = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, support, strict=True)), grid.spacing)
-        for station, row in zip(stations, rows, strict=True):
-            seconds, position = (
-                self._seconds(int(station), all_points if everywhere else lattice),
-                self._positions[station],
-            )
+        computed = self._seconds(stations, all_points if everywhere else lattice)
+        for station, row, seconds in zip(stations, rows, computed, strict=True):
+            engine, position = engine_of(seconds), self._positions[station]
             if weighting is not None:
-                bounded = np.minimum(seconds, scale.latest * scale.interval)
+                bounded = np.minimum(engine.to_host(seconds), scale.latest * scale.interval)
                 values = weighting.fields_of(bounded, around, position, self._velocity[support])
                 fields[row] = nodes.coarsen(values[(slice(None), *inside)])
-            seconds = seconds[inside] if everywhere else seconds
-            samples = (seconds - self._start / 2) / scale.interval
+            at_target = seconds[inside] if everywhere else seconds
+            samples = (at_target.astype(np.float64) - self._start / 2) / scale.interval
             if nodes.factor == 1:
-                times[row] = scale.fixed(samples.reshape(-1))
+                times[row] = engine.to_host(scale.fixed(samples.reshape(-1)))
                 continue
-            samples = samples[np.ix_(*indices)] if everywhere else samples
-            remainder = samples - self.slowness(station) * grid.distance(position, lattice)
-            times[row] = remainder[at_nodes].ravel()
-            error = nodes.refine(times[row], indices) - remainder.ravel()
+            samples = samples[tuple(map(engine.from_host, np.ix_(*indices)))] if everywhere else samples
+            apart = map(engine.from_host, grid.offsets(position, lattice))
+            remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
+            of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)
+            times[row] = engine.to_host(of_nodes)
+            error = nodes.refine(of_nodes, indices) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
 

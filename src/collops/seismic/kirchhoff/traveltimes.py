@@ -1,14 +1,8 @@
-"""Travel times from stations to image points: straight rays, first arrivals in a velocity model, or given arrays.
-
-References
-----------
-.. [1] Sethian, J. A., "A fast marching level set method for monotonically advancing fronts", Proceedings of the
-   National Academy of Sciences, 93(4), pp. 1591-1595, 1996.
-"""
+"""Travel times from stations to image points: straight rays, first arrivals in a velocity model, or given arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,14 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
+from collops.extend.engines import Engine, engine_of
+from collops.seismic.kirchhoff.eikonal import first_arrivals
 from collops.seismic.kirchhoff.fixed_point import early_samples
 from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid, finite_array
 from collops.seismic.kirchhoff.nodes import checked_factor
 
 Mode = Literal["analytic", "eikonal", "byot"]
 
-_STRAIGHT_CELLS = 5.0  # distance from a source within which rays are taken as straight, in cells
-_POINTS_OF_RAY = 17  # number of points of a straight ray at which the slowness is interpolated
+Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]]
+"""Takes the numbers of stations, and indices of image points along each axis from `numpy.ix_`; yields the travel times
+of each station in seconds, on the host or on a device. An array is valid until the next one is asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class TravelTimes:
     Parameters
     ----------
     mode : {"eikonal", "analytic", "byot"}
-        First arrivals in a velocity model (needs scikit-fmm), straight rays in a constant velocity, or `arrays`
+        First arrivals in a velocity model, straight rays in a constant velocity, or `arrays`
         ("bring your own tables", as PyLops calls it).
     velocity : float or array, optional
         Velocity in m/s: a number, or (mode ``"eikonal"``) an array of the image's shape. Mode ``"byot"`` takes
@@ -81,8 +79,6 @@ class TravelTimes:
             speed = checked_velocity(self.velocity, grid, "eikonal") if needs_velocity else 1.0
             return replace(self, velocity=speed, arrays=_checked_arrays(self.arrays, geometry))
         geometry.check_inside()
-        if self.mode == "eikonal":
-            require_eikonal_solver()
         return replace(self, velocity=checked_velocity(self.velocity, grid, self.mode))
 
     def early(self, geometry: Geometry, sources: slice) -> int:
@@ -92,25 +88,44 @@ class TravelTimes:
         outward, back = self.arrays
         return early_samples(outward[:, sources], back, geometry.interval)
 
-    def seconds(self, geometry: Geometry, positions: np.ndarray) -> Callable[[int, tuple[np.ndarray, ...]], np.ndarray]:
+    def seconds(
+        self, geometry: Geometry, positions: np.ndarray, engine: Engine, dtype: np.dtype, threads: int | None
+    ) -> Seconds:
         """Return the callable `seconds` for `tables_of_stations`.
 
-        `positions` are the coordinates of all stations; in mode ``"byot"``, sources and then receivers.
+        `positions` are the coordinates of all stations; in mode ``"byot"``, sources and then receivers. The last three
+        arguments are for `first_arrivals`.
         """
         grid, velocity = geometry.grid, self.velocity
         if self.mode == "analytic":
-            return lambda station, indices: analytic(grid, positions[station], velocity, indices)
+            return lambda stations, indices: (analytic(grid, positions[each], velocity, indices) for each in stations)
         if self.mode == "eikonal":
-            return lambda station, indices: eikonal(grid, positions[station], velocity)[indices]
+            return arrivals_at(grid, positions, velocity, engine, dtype, threads)
         assert self.arrays is not None
         (outward, back), sources = self.arrays, len(geometry.sources)
 
-        def from_arrays(station: int, indices: tuple[np.ndarray, ...]) -> np.ndarray:
+        def from_arrays(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[np.ndarray]:
             # A column at a time: the arrays may be mapped from files.
-            column = outward[:, station] if station < sources else back[:, station - sources]
-            return column.reshape(grid.shape)[indices]
+            for station in stations:
+                column = outward[:, station] if station < sources else back[:, station - sources]
+                yield column.reshape(grid.shape)[indices]
 
         return from_arrays
+
+
+def arrivals_at(
+    grid: ImageGrid, positions: np.ndarray, velocity: np.ndarray, engine: Engine, dtype: np.dtype, threads: int | None
+) -> Seconds:
+    """Return the callable `seconds` of first arrivals in a velocity model; for the arguments see `first_arrivals`."""
+
+    def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:
+        some = positions[np.asarray(stations, int)]
+        at: tuple[LocalArray, ...] | None = None
+        for times in first_arrivals(grid, some, velocity, engine=engine, dtype=dtype, threads=threads):
+            at = at or tuple(map(engine_of(times).from_host, indices))
+            yield times[at]
+
+    return seconds
 
 
 def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
@@ -156,52 +171,3 @@ def analytic(grid: ImageGrid, position: np.ndarray, velocity: float, indices: tu
     if len(squares) == 3:
         distance = distance + squares[0]
     return np.sqrt(distance) / velocity
-
-
-def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-    """Return the first arrivals from a position in seconds, by second-order fast marching [1]_; float64.
-
-    The position may lie between grid points. The error of fast marching is largest next to a source. Within a few cells
-    of it, times are therefore the slowness integrated along straight rays, and the scheme starts from a wavefront of
-    these times. `velocity` has the shape of the grid, in any memory order. Raises InputError if scikit-fmm is not
-    installed.
-    """
-    require_eikonal_solver()
-    import skfmm
-
-    cell = max(grid.spacing)
-    distance = grid.distance(position, np.ix_(*map(np.arange, grid.shape)))
-    near = distance <= _STRAIGHT_CELLS * cell
-    straight = np.where(near, distance, np.inf)
-    straight[near] *= _mean_slowness(grid, position, np.argwhere(near), velocity)
-    if near.all():
-        return straight
-    # The largest wavefront within these points; in very slow velocities, the wavefront at the nearest point.
-    rim = straight[near & (distance > (_STRAIGHT_CELLS - 2) * cell)]
-    start = max(float(rim.min()), float(straight.min()))
-    front = np.where(near, grid.value_at(velocity, position) * (straight - start), distance)
-    # scikit-fmm ignores the memory order of both.
-    front, velocity = np.ascontiguousarray(front), np.ascontiguousarray(velocity, np.float64)
-    beyond = np.asarray(skfmm.travel_time(front, velocity, dx=list(grid.spacing), order=2))
-    # A straight ray cannot arrive before the first arrival.
-    return np.minimum(straight, start + beyond)
-
-
-def _mean_slowness(grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-    """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
-    from scipy.ndimage import map_coordinates
-
-    start = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
-    points = np.linspace(start, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
-    speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
-    return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))
-
-
-def require_eikonal_solver() -> None:
-    """Raise InputError if scikit-fmm is not installed."""
-    try:
-        import skfmm  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "mode 'eikonal' needs scikit-fmm: pip install 'collops[eikonal]', or pass travel times with mode 'byot'"
-        ) from error

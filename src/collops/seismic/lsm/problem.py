@@ -280,7 +280,7 @@ class Options(CommonOptions):
     mode: Annotated[
         str | None,
         option(
-            "Travel times: eikonal (fast marching), or analytic (for a velocity such as 1800 or 1500+0.6z).",
+            "Travel times: eikonal (fast sweeping), or analytic (for a velocity such as 1800 or 1500+0.6z).",
             METHOD,
             show_default="analytic if possible",
         ),

@@ -25,7 +25,7 @@ from collops.seismic.kirchhoff.stations import tables_of_stations
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
-from collops.seismic.survey.traveltimes import check_mode, seconds_from
+from collops.seismic.survey.traveltimes import times_at
 
 _SAMPLES = 1 << 26  # approximate maximum number of samples of one local operator
 _MAX_KERNEL_SHARE = 0.2  # of device memory; above it, kernels are constructed for each application
@@ -73,7 +73,6 @@ class SurveyModelling:
         comm, geometry, shares = self.comm, self.geometry, self.geometry.shares(self.comm.size)
         positions, *_ = geometry.stations
         with local_stage(comm):
-            check_mode(mode)
             early = int(np.ceil(max(0.0, geometry.start) / 2 / geometry.interval))
             scale = Scale(geometry.interval, geometry.samples, early, self.dtype)
             plans = self._plans(coarsen, folder is not None, streamed, split)
@@ -91,7 +90,7 @@ class SurveyModelling:
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         axes = (self.grid.axes.get(axis) for axis in "zxy")
         tables, weights, rows = tables_of_stations(
-            lambda station, indices: seconds_from(positions[station], velocity, self.grid, mode, indices),
+            times_at(positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads),
             positions,
             velocity,
             ImageGrid.from_axes(*axes),

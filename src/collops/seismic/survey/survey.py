@@ -388,7 +388,7 @@ class Survey:
         wavelet : tuple of array and int, optional
             Instead of `frequency`: the taps of a wavelet, at the interval of the traces, and the index of time zero.
         mode : {"eikonal", "analytic"}, optional
-            Travel times by fast marching (needs scikit-fmm), or by the formula for a velocity that is constant or
+            Travel times by fast sweeping, or by the formula for a velocity that is constant or
             increases linearly with depth; by default the formula if the velocity is a number or a text.
         dtype, engine
             As for `data`.

@@ -1,0 +1,114 @@
+"""First arrivals in a velocity that increases with depth, on each rank, against fast marching (scikit-fmm).
+
+The clock ``wall`` is the time of one source. Programs take turns: collops computes a batch of sources, scikit-fmm one
+of them, by its scheme of second order, from a circle around the source. It is serial and runs on the host, also where
+collops runs on a device. The figures ``largest error`` and ``rms error`` are differences from the formula, in the time
+that a wave needs for a cell at the surface; the figure ``points per second`` counts the points of a source.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops_bench.peers import why_missing
+from collops_bench.record import Measurement, check
+from collops_bench.registry import Context
+from collops_bench.timing import Spread, Timing, synchronize
+
+__all__ = ["measure"]
+
+OURS, PEER = "collops", "scikit-fmm"
+_SURFACE, _GRADIENT, _SPACING = 1500.0, 0.6, 12.5  # m/s, 1/s, m
+_RADIUS = 3 * _SPACING  # of scikit-fmm's first wavefront
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield one measurement for each grid."""
+    device, quick = context.engine.memory == "device", context.options.quick
+    missing = why_missing(context, _why_no_scikit_fmm)
+    if quick:
+        grids = [((41, 31), 3, True), ((21, 19, 17), 3, True)]
+    elif device:
+        grids = [((401, 300), 256, True), ((128, 128, 96), 64, True), ((512, 512, 256), 64, False)]
+    else:
+        grids = [((401, 300), 8, True), ((101, 101, 61), 4, True)]
+    for shape, sources, with_peer in grids:
+        yield _measure(context, shape, sources, missing if with_peer else "takes minutes for a source")
+
+
+def _measure(context: Context, shape: tuple[int, ...], sources: int, missing: str | None) -> Measurement:
+    comm, axes = context.comm, tuple(_SPACING * np.arange(n) for n in shape)
+    grid, rng = ImageGrid(axes, (_SPACING,) * len(shape)), np.random.default_rng(comm.rank)
+    velocity = np.ascontiguousarray(np.broadcast_to(_SURFACE + _GRADIENT * axes[-1], shape))
+    places = rng.uniform(0, [axis[-1] for axis in axes], (sources, len(shape)))
+    places[:, -1] = 0.0
+    samples: dict[str, list[float]] = {OURS: [], **({} if missing else {PEER: []})}
+    errors: dict[str, dict[str, float]] = {}
+    _ours(context, grid, places, velocity)  # compiles
+    for _ in range(1 if context.options.quick else 5):
+        seconds, times = _ours(context, grid, places, velocity)
+        samples[OURS].append(seconds)
+        errors[OURS] = _errors(grid, places[-1], times)
+        if missing is None:
+            seconds, times = _marched(context, grid, places[-1], velocity)
+            samples[PEER].append(seconds)
+            errors[PEER] = _errors(grid, places[-1], times)
+    points = float(np.prod(shape))
+    return Measurement(
+        f"first arrivals, {' x '.join(map(str, shape))}",
+        {"points": int(points), "sources": sources},
+        {name: Timing(1, {"wall": Spread.from_samples(each)}) for name, each in samples.items()},
+        {PEER: missing} if missing else {},
+        ours=OURS,
+        peer=PEER,
+        checks=[check(comm, f"times of {name}", each["largest error"], 0.5) for name, each in errors.items()],
+        figures={
+            name: {**each, "points per second": points / float(np.median(samples[name]))}
+            for name, each in errors.items()
+        },
+        headline=f"Travel times, {' x '.join(map(str, shape))} points, one source",
+    )
+
+
+def _ours(context: Context, grid: ImageGrid, places: np.ndarray, velocity: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the seconds per source, and the times of the last one."""
+    context.comm.barrier()
+    begin = time.perf_counter()
+    (times,) = deque(first_arrivals(grid, places, velocity, engine=context.engine, dtype=np.float32), maxlen=1)
+    synchronize(context.engine)
+    context.comm.barrier()
+    return (time.perf_counter() - begin) / len(places), context.engine.to_host(times)
+
+
+def _marched(context: Context, grid: ImageGrid, place: np.ndarray, velocity: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the seconds and the times of scikit-fmm for one source."""
+    import skfmm
+
+    context.comm.barrier()
+    begin = time.perf_counter()
+    distance = grid.distance(place, np.ix_(*map(np.arange, grid.shape)))
+    beyond = np.asarray(skfmm.travel_time(distance - _RADIUS, velocity, dx=list(grid.spacing), order=2))
+    # It returns times from the circle on, inside as well.
+    times = np.where(distance > _RADIUS, _RADIUS / _SURFACE + beyond, distance / _SURFACE)
+    context.comm.barrier()
+    return time.perf_counter() - begin, times
+
+
+def _errors(grid: ImageGrid, place: np.ndarray, times: np.ndarray) -> dict[str, float]:
+    """Return differences from the formula for a constant gradient (Slotnick 1959), in times of a cell."""
+    distance = grid.distance(place, np.ix_(*map(np.arange, grid.shape)))
+    there = _SURFACE + _GRADIENT * grid.axes[-1]
+    exact = 2 / _GRADIENT * np.arcsinh(_GRADIENT * distance / (2 * np.sqrt(_SURFACE * there)))
+    error = (times - exact) * _SURFACE / _SPACING
+    return {"largest error": float(np.abs(error).max()), "rms error": float(np.sqrt((error**2).mean()))}
+
+
+def _why_no_scikit_fmm() -> str | None:
+    return None if importlib.util.find_spec("skfmm") else "scikit-fmm is not installed"

@@ -1,0 +1,5 @@
+"""First arrivals from point sources in a velocity model, by fast sweeping."""
+
+from collops.seismic.kirchhoff.eikonal.arrivals import first_arrivals
+
+__all__ = ["first_arrivals"]

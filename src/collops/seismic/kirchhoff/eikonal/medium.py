@@ -1,0 +1,101 @@
+"""The medium and the sources of an eikonal equation: slowness, and the times next to a source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.seismic.kirchhoff.geometry import ImageGrid
+
+FAR = 1e30  # seconds: where no wave has arrived
+TOLERANCE = 1e-4  # largest change of a converged time, in the time that a wave needs for a cell
+MOST_SWEEPS = 2000  # a plausible medium needs 10 to 100
+
+_STRAIGHT_CELLS = 5  # distance from a source within which times are those of straight rays, or earlier
+_FIXED_CELLS = 3  # and within which they are not changed
+_POINTS_OF_RAY = 17  # number of points of a straight ray at which the slowness is interpolated
+
+
+@dataclass(frozen=True)
+class Medium:
+    """The slowness at the points of a grid with three axes; a plane grid has one point along the first."""
+
+    shape: tuple[int, ...]  # of the image, with two or three axes
+    sizes: tuple[int, int, int]
+    spacing: tuple[float, float, float]
+    slowness: np.ndarray  # (points,), s/m, float64
+    dtype: np.dtype  # in which devices compute
+
+    @classmethod
+    def of(cls, grid: ImageGrid, velocity: np.ndarray, dtype: np.dtype) -> Medium:
+        """Return the medium of a velocity model."""
+        one, metre = (1,) * (3 - len(grid.shape)), (1.0,) * (3 - len(grid.shape))
+        slowness = 1 / np.ascontiguousarray(velocity, np.float64).ravel()
+        return cls(grid.shape, (*one, *grid.shape), (*metre, *grid.spacing), slowness, dtype)
+
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return math.prod(self.sizes)
+
+    @property
+    def cell(self) -> float:
+        """Smallest spacing, in metres."""
+        return min(self.spacing[-len(self.shape) :])
+
+    @property
+    def corners(self) -> list[int]:
+        """Corners at which sweeps begin; the bits of a number say along which axes a sweep goes backwards."""
+        return list(range(4 if self.sizes[0] == 1 else 8))
+
+    def not_converged(self) -> InputError:
+        """Return the error for times that still change."""
+        return InputError(
+            f"travel times have not converged in {MOST_SWEEPS} sweeps: smooth the velocity, or pass travel times with "
+            "mode 'byot'"
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A point source, and the times that do not need the scheme."""
+
+    slowness: float  # at the source, s/m
+    offset: np.ndarray  # of the first grid point from the source, in metres, along three axes
+    near: np.ndarray  # flat numbers of the points within a few cells
+    straight: np.ndarray  # their times along straight rays
+    fixed: np.ndarray  # whether these are the times
+
+    @classmethod
+    def at(cls, position: np.ndarray, grid: ImageGrid, velocity: np.ndarray) -> Source:
+        """Return the source at a position, in metres."""
+        cell = max(grid.spacing)
+        reach = [
+            np.flatnonzero(np.abs(axis - place) <= _STRAIGHT_CELLS * cell)
+            for axis, place in zip(grid.axes, position, strict=True)
+        ]
+        box = np.ix_(*reach)
+        distance = grid.distance(position, box)
+        inside = distance <= _STRAIGHT_CELLS * cell
+        nodes = np.stack(np.broadcast_arrays(*box), axis=-1)[inside]
+        straight = distance[inside] * _mean_slowness(grid, position, nodes, velocity)
+        # The largest wavefront within the fixed cells; in very slow velocities the nearest point.
+        rim = straight[distance[inside] > _FIXED_CELLS * cell]
+        fixed = straight <= max(rim.min(initial=np.inf), straight.min())
+        near = np.ravel_multi_index(tuple(nodes.T), grid.shape)
+        offset = np.zeros(3)
+        offset[3 - len(grid.axes) :] = [axis[0] - place for axis, place in zip(grid.axes, position, strict=True)]
+        return cls(1 / grid.value_at(velocity, position), offset, near, straight, fixed)
+
+
+def _mean_slowness(grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
+    from scipy.ndimage import map_coordinates
+
+    start = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
+    points = np.linspace(start, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
+    speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
+    return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))

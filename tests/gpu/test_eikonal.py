@@ -1,0 +1,54 @@
+"""First arrivals computed on a device: against formulas, and against those of hosts in rough media."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collops
+from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.eikonal import medium as media
+from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
+
+cupy = pytest.importorskip("cupy")
+try:
+    _DEVICES = cupy.cuda.runtime.getDeviceCount()
+except cupy.cuda.runtime.CUDARuntimeError:
+    _DEVICES = 0
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_DEVICES == 0, reason="no GPU")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("velocity", VELOCITIES)
+@pytest.mark.parametrize("name", GRIDS)
+def test_times_are_those_of_a_formula(comm, name, velocity, dtype):
+    grid, (surface, gradient) = grid_of(name), VELOCITIES[velocity]
+    values = np.broadcast_to(surface + gradient * grid.axes[-1], grid.shape)
+    positions = np.array([position_in(grid, place) for place in PLACES])
+    cell = max(grid.spacing) / values.min()
+    found = first_arrivals(grid, positions, values, engine=collops.backend.engine("cupy"), dtype=dtype)
+    for place, position, times in zip(PLACES, positions, found, strict=True):
+        assert isinstance(times, cupy.ndarray) and times.dtype == dtype and times.shape == grid.shape
+        error = np.abs(times.get() - exact_times(grid, position, surface, gradient)) / cell
+        leaves = velocity == "increasing" and place == "far corner"
+        assert error.max() < (0.1 if leaves else 2e-3 if velocity == "constant" else 0.03)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
+    """More sources than a warp has lanes, in batches of one group and of several."""
+    grid, velocity = rough_model(np.random.default_rng(6))
+    positions = np.random.default_rng(1).uniform(0, (1068, 621), (71, 2))
+    host = list(first_arrivals(grid, positions, velocity, engine=collops.backend.engine("numpy")))
+    for share in (0.1, 1e-9):
+        monkeypatch.setattr("collops.seismic.kirchhoff.eikonal.device._SHARE", share)
+        found = first_arrivals(grid, positions, velocity, engine=collops.backend.engine("cupy"), dtype=dtype)
+        for times, expected in zip(found, host, strict=True):
+            assert np.abs(times.get() - expected).max() < 2e-3 * 9.0 / velocity.min()
+
+
+def test_times_that_do_not_converge(comm, monkeypatch):
+    grid, velocity = rough_model(np.random.default_rng(6))
+    monkeypatch.setattr("collops.seismic.kirchhoff.eikonal.device.MOST_SWEEPS", 3)
+    with pytest.raises(collops.InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
+        next(iter(first_arrivals(grid, np.array([[9.0, 9.0]]), velocity, engine=collops.backend.engine("cupy"))))

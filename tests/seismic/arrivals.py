@@ -1,0 +1,74 @@
+"""First arrivals from one position, and the CUDA kernel that computes them compiled as C++ for the host."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from collops.backend import engine
+from collops.seismic.kirchhoff import eikonal as package
+from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.geometry import ImageGrid
+
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+DRIVER = """
+#include <cmath>
+using std::fabs; using std::sqrt; using std::signbit;
+#define __global__
+#define __device__
+#define __forceinline__ inline
+template <typename T> T min(T a, T b) { return b < a ? b : a; }
+template <typename T> T max(T a, T b) { return a < b ? b : a; }
+static struct { int x, y, z; } blockIdx, threadIdx;
+#include SOURCE
+extern "C" void run(
+    int x, int y, int z, Real* times, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real h0,
+    Real h1, Real h2, int n0, int n1, int n2, int level, int first0, int first1, int corner)
+{
+    blockIdx = {x, y, z};
+    for (threadIdx.y = 0; threadIdx.y < ROWS; ++threadIdx.y)
+        for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x)
+            sweep_plane(
+                times, slowness, sources, changed, tolerance, h0, h1, h2, n0, n1, n2, level, first0, first1, corner);
+}
+"""
+
+
+def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+    """Return the first arrivals from a position in seconds, on the host."""
+    (times,) = first_arrivals(grid, np.asarray(position)[np.newaxis], np.asarray(velocity), engine=engine("numpy"))
+    return times
+
+
+class HostKernel:
+    """The kernel of sweep.cu; the threads of all blocks run in turn."""
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        source = Path(package.__file__).with_name("sweep.cu")
+        driver, library = folder / "driver.cpp", folder / "sweep.so"
+        driver.write_text(DRIVER)
+        command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20", f'-DSOURCE="{source}"']
+        command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
+        subprocess.run(command, check=True, capture_output=True)
+        real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
+        self._run = ctypes.CDLL(str(library)).run
+        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 4 + [real] * 4 + [ctypes.c_int] * 7
+
+    def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
+        """Launch it."""
+        values = [each.ctypes.data if isinstance(each, np.ndarray) else each.item() for each in arguments]
+        for x, y, z in itertools.product(*map(range, blocks)):
+            self._run(x, y, z, *values)
+
+
+def fake_cupy() -> SimpleNamespace:
+    """Return what the launches need of CuPy, for arrays of NumPy."""
+    names = "abs", "asarray", "concatenate", "full", "minimum", "where", "zeros"
+    device = SimpleNamespace(Device=lambda: SimpleNamespace(id=0))
+    return SimpleNamespace(**{name: getattr(np, name) for name in names}, cuda=device)
