@@ -21,7 +21,7 @@ from collops.seismic.lsm.regularisation import inverse_root, local_inverse_root,
 from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.lsm.results import Judgement, findings, result_bytes, shot_fields
 from collops.seismic.lsm.uncertainty import Uncertainty
-from collops.seismic.signals import with_noise
+from collops.seismic.signals import onset_times, with_noise
 from collops.seismic.survey.selection import held_out
 
 _NOISE = 0.1
@@ -112,7 +112,8 @@ def condition(job: Job[Options], problem: Problem, operator: LinearOperator) -> 
             survey.save(file, problem.grid, **parameters, amplitude=options.amplitude)
     traces = [shot.astype(options.dtype) for shot in survey.traces]
     conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
-    return replace(problem, conditioned=conditioned, noise_norm=norm)
+    onsets = [onset_times(shot, survey.geometry.times) for shot in traces]
+    return replace(problem, conditioned=conditioned, noise_norm=norm, onsets=onsets)
 
 
 def model_traces(job: Job[Options], problem: Problem, operator: LinearOperator) -> list[np.ndarray]:

@@ -23,6 +23,7 @@ from collops.extend.applications import (
     Positive,
     RecordedOnly,
     SyntheticOnly,
+    digits,
     is_zarr,
     local_stage,
     option,
@@ -42,7 +43,7 @@ from collops.seismic.conditioning import (
 )
 from collops.seismic.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.seismic.segy import SegyFile, fits_segy, require_segyio, segy_bytes
-from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, ricker
+from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, onset_times, ricker
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.seismic.survey.segy import shot_traces
@@ -505,6 +506,8 @@ class Problem:
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
     noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
     target: Grid | None = None  # the image grid, if the image is a part of the grid
+    # `onset_times` of the traces of each shot of this rank, before mutes; None before a synthetic survey is modelled
+    onsets: list[np.ndarray] | None = None
 
     @property
     def image_grid(self) -> Grid:
@@ -715,6 +718,7 @@ def _conditioned(
 ) -> Problem:
     """Return the problem with its conditioned traces; raise `InputError` if all of them are zero. Collective."""
     survey, geometry, sums = problem.survey, problem.survey.geometry, np.zeros(3)
+    onsets = []
     with local_stage(survey.comm):
         conditioned: Sequence[Conditioned] = (
             StreamedShots(problem, conditioning) if streamed else problem.condition(conditioning, survey.traces)
@@ -722,12 +726,15 @@ def _conditioned(
         for number, ready in zip(survey.shots, conditioned, strict=True):
             (shot,) = survey.read_shots(range(number, number + 1))
             sound = ready.trust > 0
+            onsets.append(onset_times(shot, geometry.times))
             parts = ready.traces[sound] != 0, shot[sound], shot[sound] * ready.mute[sound if len(ready.mute) > 1 else 0]
             sums += np.array([np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts])
     weighted_energy, total_energy, muted_energy = survey.comm.allreduce(sums)
     if mutes_by_default and weighted_energy:
         share = 100 * (1 - muted_energy / total_energy)
-        survey.notes.append(f"mute: the direct wave, {share:.2g} % of the energy (--mute none keeps it)")
+        others = any((conditioning.bottom, conditioning.ground_roll, conditioning.window))
+        what = "the direct wave and other muted samples" if others else "the direct wave"
+        survey.notes.append(f"mute: {what}, {digits(share, 2)} % of the energy (--mute none keeps the direct wave)")
     with raised_together():
         if not weighted_energy:
             names = ("offsets", "mute", "bottom_mute", "ground_roll", "edit", "window", "trace_weights")
@@ -739,7 +746,7 @@ def _conditioned(
                 f"{which} excludes all of the data, whose times are {geometry.start:g} to {geometry.times[-1]:g} s: "
                 "pass times in s, offsets in m, and the speed of a mute in m/s, such as 1500"
             )
-    return replace(problem, conditioned=conditioned)
+    return replace(problem, conditioned=conditioned, onsets=onsets)
 
 
 def _not_streamed(options: Options) -> str | None:

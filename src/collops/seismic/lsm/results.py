@@ -16,6 +16,7 @@ from collops.extend.applications import (
     Panel,
     balanced,
     best_relative_error,
+    digits,
     draw_panels,
     local_stage,
     relative_error,
@@ -88,6 +89,7 @@ def findings(
             "line_direction": list(survey.line.direction),
             "kinds": list(migration.solution.seconds),
             "adjoint_scale": migration.adjoint_scale,
+            "surface_speed": float(problem.velocity[..., 0].mean()),
         },
         draw=lambda folder: [
             draw(folder, problem, migration, error),
@@ -186,7 +188,9 @@ def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise
             f"{name} {size:.3g} with a deviation of {error:.2g}"
             for name, size, error in zip(("intercept", "gradient"), sizes, errors, strict=True)
         )
-        rows.append(("amplitudes", f"{text} (root mean squares), from {source}"))
+        few = quality is not None and quality.doubt is not None
+        reliable = f"{text} (root mean squares), from {source}"
+        rows.append(("amplitudes", "too few shots for intercept and gradient, as for gathers" if few else reliable))
     return rows
 
 
@@ -201,7 +205,7 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
         )
         return "1: no image of other traces predicts the held-out traces"
     why = "the maximum without --iterations" if iterations == ITERATIONS else "more would fit noise"
-    unexplained = f"{100 * shares[iterations]:.3g} % of the held-out traces"
+    unexplained = f"{digits(100 * shares[iterations])} % of the held-out traces"
     return f"{iterations}, {why}: an image of other traces then leaves {unexplained} unexplained"
 
 
@@ -246,9 +250,20 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     for part in (judged.quality, judged.avo):
         fields |= {} if part is None else part.fields()
+    fields["first_arrival"] = _arrivals(problem)
     if problem.truth is not None:
         fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
+
+
+def _arrivals(problem: Problem) -> Field:
+    """Return the onsets of the traces of `kept_shots`, before mutes. Collective."""
+    survey, geometry = problem.survey, problem.survey.geometry
+    local = np.concatenate([np.empty(0), *(problem.onsets or ())])
+    counts = [sum(geometry.receivers[shot].shape[1] for shot in share) for share in survey.shares]
+    times = survey.comm.allgatherv(local, counts) if survey.comm.size > 1 else local
+    kept = np.isin(geometry.shot_of_trace, kept_shots(geometry))
+    return Field(times[kept], ("trace",), "s", True)
 
 
 def _segy(

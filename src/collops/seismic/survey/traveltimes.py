@@ -14,7 +14,7 @@ from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.traveltimes import Seconds, arrivals_at
 from collops.seismic.survey.geometry import Grid
 
-__all__ = ["seconds_from", "times_at"]
+__all__ = ["seconds_from"]
 
 
 def seconds_from(
