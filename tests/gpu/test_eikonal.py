@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.eikonal import device, first_arrivals
 from collops.seismic.kirchhoff.eikonal import medium as media
 from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
 
@@ -41,7 +41,7 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
     positions = np.random.default_rng(1).uniform(0, (1068, 621), (71, 2))
     host = list(first_arrivals(grid, positions, velocity, engine=collops.backend.engine("numpy")))
     for share in (0.1, 1e-9):
-        monkeypatch.setattr("collops.seismic.kirchhoff.eikonal.device._SHARE", share)
+        monkeypatch.setattr(device, "_SHARE", share)
         found = first_arrivals(grid, positions, velocity, engine=collops.backend.engine("cupy"), dtype=dtype)
         for times, expected in zip(found, host, strict=True):
             assert np.abs(times.get() - expected).max() < 2e-3 * 9.0 / velocity.min()
@@ -49,6 +49,6 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
 
 def test_times_that_do_not_converge(comm, monkeypatch):
     grid, velocity = rough_model(np.random.default_rng(6))
-    monkeypatch.setattr("collops.seismic.kirchhoff.eikonal.device.MOST_SWEEPS", 3)
+    monkeypatch.setattr(device, "MOST_SWEEPS", 3)
     with pytest.raises(collops.InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
         next(iter(first_arrivals(grid, np.array([[9.0, 9.0]]), velocity, engine=collops.backend.engine("cupy"))))

@@ -21,12 +21,13 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_DEVICES == 0, reason="no GPU"
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9}
 
 
-def check(device: LocalKirchhoff, host: LocalKirchhoff) -> None:
+def check(device: LocalKirchhoff, host: LocalKirchhoff, tolerance: float = 0.0) -> None:
     rng = np.random.default_rng(1)
     for size, name in ((device.shape[1], "forward_local"), (device.shape[0], "adjoint_local")):
         vector = rng.standard_normal(size).astype(device.dtype)
         found, expected = getattr(device, name)(cupy.asarray(vector)).get(), getattr(host, name)(vector)
-        assert np.linalg.norm(found - expected) <= TOLERANCE[device.dtype.name] * np.linalg.norm(expected)
+        bound = max(tolerance, TOLERANCE[device.dtype.name])
+        assert np.linalg.norm(found - expected) <= bound * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -47,7 +48,8 @@ def test_devices_interpolate_as_hosts_do(comm, axes, more, factor, dtype, determ
         more = {**more, "velocity": np.broadcast_to(800 + 1.5 * 10 * np.arange(33), (21, 33))}
     s = survey(axes, dtype=dtype, comm=comm.split(comm.rank), threads=None, coarsen=factor, **more)
     device = collops.seismic.Kirchhoff(**s, engine="cupy", deterministic=deterministic)
-    check(device.local, collops.seismic.Kirchhoff(**s, engine="numpy").local)
+    # First arrivals are computed on the device as well, and agree to the tolerance of the sweeps.
+    check(device.local, collops.seismic.Kirchhoff(**s, engine="numpy").local, 1e-3 if "mode" in more else 0.0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

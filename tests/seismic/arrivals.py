@@ -19,23 +19,32 @@ from collops.seismic.kirchhoff.geometry import ImageGrid
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 DRIVER = """
 #include <cmath>
-using std::fabs; using std::sqrt; using std::signbit;
+#include <cstring>
+using std::fabs; using std::sqrt;
 #define __global__
 #define __device__
 #define __forceinline__ inline
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
 static struct { int x, y, z; } blockIdx, threadIdx;
+static int of_first_lane;
+inline int __shfl_sync(unsigned, int value, int) { return threadIdx.x ? of_first_lane : of_first_lane = value; }
+inline long long __double_as_longlong(double value) { long long bits; memcpy(&bits, &value, 8); return bits; }
+inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
+inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
+inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 #include SOURCE
 extern "C" void run(
-    int x, int y, int z, Real* times, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real h0,
-    Real h1, Real h2, int n0, int n1, int n2, int level, int first0, int first1, int corner)
+    int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed,
+    Real tolerance, Real least, Real h0, Real h1, Real h2, int n0, int n1, int n2, int settled, int level, int first0,
+    int first1, int corner)
 {
     blockIdx = {x, y, z};
     for (threadIdx.y = 0; threadIdx.y < ROWS; ++threadIdx.y)
         for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x)
             sweep_plane(
-                times, slowness, sources, changed, tolerance, h0, h1, h2, n0, n1, n2, level, first0, first1, corner);
+                rests, active, slowness, sources, changed, tolerance, least, h0, h1, h2, n0, n1, n2, settled, level,
+                first0, first1, corner);
 }
 """
 
@@ -58,7 +67,7 @@ class HostKernel:
         subprocess.run(command, check=True, capture_output=True)
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 4 + [real] * 4 + [ctypes.c_int] * 7
+        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 5 + [ctypes.c_int] * 8
 
     def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
         """Launch it."""
@@ -69,6 +78,6 @@ class HostKernel:
 
 def fake_cupy() -> SimpleNamespace:
     """Return what the launches need of CuPy, for arrays of NumPy."""
-    names = "abs", "asarray", "concatenate", "full", "minimum", "where", "zeros"
+    names = "asarray", "concatenate", "full", "minimum", "sqrt", "zeros"
     device = SimpleNamespace(Device=lambda: SimpleNamespace(id=0))
     return SimpleNamespace(**{name: getattr(np, name) for name in names}, cuda=device)

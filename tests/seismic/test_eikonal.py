@@ -136,6 +136,21 @@ def test_all_forms_find_the_same(form):
 
 
 @pytest.mark.serial
+@pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
+    """Rests have enough digits at the end of a large model, where times are thousands of cells."""
+    kernel = HostKernel(tmp_path, np.dtype(np.float32))
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
+    monkeypatch.setattr(device, "_kernel", lambda number, dtype: kernel)
+    grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))
+    velocity, position = np.broadcast_to(1500 + 0.3 * grid.axes[1], grid.shape), np.array([20.0, 11990.0])
+    source = medium.Source.at(position, grid, velocity)
+    (times,) = device.arrivals(medium.Medium.of(grid, velocity, np.dtype(np.float32)), [source], None)
+    error = times - exact_times(grid, position, 1500.0, 0.3)
+    assert times.dtype == np.float32 and np.abs(error).max() < 0.01 * 10.0 / 1500.0
+
+
+@pytest.mark.serial
 def test_sources_are_computed_in_batches():
     """Threads and batches change nothing."""
     grid, velocity = rough_model(np.random.default_rng(7))

@@ -39,7 +39,7 @@ def test_the_deviation_of_the_closed_form(comm):
     weak = strength / 5  # noise for which the data determine many directions
     plain, quick = (uncertainty(job, 2, operator, image, weak * np.sqrt(samples), mine, 0.0, M) for M in (None, root))
     assert quick.iterations <= 0.75 * plain.iterations
-    np.testing.assert_allclose(quick.deviation, plain.deviation, rtol=0, atol=0.02 * plain.prior)
+    np.testing.assert_allclose(quick.deviation, plain.deviation, rtol=0, atol=0.03 * plain.prior)
     with pytest.raises(InputError, match="--uncertainty needs an image and a residual"):
         uncertainty(job, 24, operator, 0 * image, noise, mine, 0.0)
 

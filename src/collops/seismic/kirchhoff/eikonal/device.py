@@ -12,10 +12,10 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cuda_module, memory_of
 from collops.extend.engines import engine as engine_called
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, TOLERANCE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _LANES, _ROWS = 32, 8  # as in sweep.cu
-_SHARE = 0.1  # maximum part of the device's memory for the times of a batch
+_SHARE = 0.1  # maximum part of the device's memory for the values of a batch
 
 
 @cache
@@ -39,22 +39,31 @@ def arrivals(medium: Medium, sources: Sequence[Source], threads: int | None) -> 
     import cupy
 
     groups, points = -(-len(sources) // _LANES), medium.points
-    times = cupy.full((groups, points, _LANES), FAR, medium.dtype)
     # Lanes without a source of their own repeat the last one.
     lanes = [sources[min(number, len(sources) - 1)] for number in range(groups * _LANES)]
+    rests = cupy.full((groups, points, _LANES), FAR, medium.dtype)
     places = [
         (number // _LANES * points + source.near) * _LANES + number % _LANES for number, source in enumerate(lanes)
     ]
-    near = cupy.asarray(np.concatenate(places))
-    straight = cupy.asarray(np.concatenate([source.straight for source in lanes]).astype(medium.dtype))
-    fixed = cupy.asarray(np.concatenate([source.fixed for source in lanes]))
-    flat = times.reshape(-1)
-    flat[near] = cupy.where(fixed, -straight, straight)
-    _sweep_until_quiet(medium, times, _described(lanes, groups, medium.dtype))
-    # Straight rays cannot arrive before the first arrival.
-    flat[near] = cupy.minimum(cupy.abs(flat[near]), straight)
-    for number in range(len(sources)):
-        yield times[number // _LANES, :, number % _LANES].reshape(medium.shape)
+    values = [_marked(source, medium) for source in lanes]
+    rests.reshape(-1)[cupy.asarray(np.concatenate(places))] = cupy.asarray(np.concatenate(values))
+    _sweep_until_quiet(medium, rests, _described(lanes, groups, medium.dtype))
+    for number, source in enumerate(sources):
+        offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
+        times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
+        times = (times + medium.dtype.type(source.slowness) * cupy.sqrt(sum(part**2 for part in offsets))).ravel()
+        # Straight rays cannot arrive before the first arrival.
+        near = cupy.asarray(source.near)
+        times[near] = cupy.minimum(times[near], cupy.asarray(source.straight.astype(medium.dtype)))
+        yield times.reshape(medium.shape)
+
+
+def _marked(source: Source, medium: Medium) -> np.ndarray:
+    """Return the rests near a source in the form of the kernel: the lowest bit says whether they are fixed."""
+    distance = np.sqrt(sum(part**2 for part in source.offsets(medium))).ravel()[source.near]
+    rests = (source.straight - source.slowness * distance).astype(medium.dtype)
+    bits = rests.view(f"u{medium.dtype.itemsize}")
+    return (bits & ~bits.dtype.type(1) | source.fixed).view(medium.dtype)
 
 
 def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> np.ndarray:
@@ -63,23 +72,24 @@ def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> np.ndar
     return np.ascontiguousarray(rows.reshape(groups, _LANES, 4).transpose(0, 2, 1))
 
 
-def _sweep_until_quiet(medium: Medium, times: Any, described: np.ndarray) -> None:
+def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray) -> None:
     """Sweep until the sweeps from all corners have changed nothing."""
     import cupy
 
     kernel, kind = _kernel(cupy.cuda.Device().id, medium.dtype), medium.dtype.type
     slowness, sources = cupy.asarray(medium.slowness.astype(medium.dtype)), cupy.asarray(described)
-    changed = cupy.zeros(1, np.int32)
-    arguments = (times, slowness, sources, changed, kind(TOLERANCE * medium.cell), *map(kind, medium.spacing))
-    sizes, quiet, number = tuple(map(np.int32, medium.sizes)), 0, 0
-    planes = _planes(medium.sizes, len(times))
+    changed, active = cupy.zeros(1, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
+    arguments = (rests, active, slowness, sources, changed, kind(TOLERANCE * medium.cell), kind(WAKE * medium.cell))
+    sizes, quiet, number = (*map(kind, medium.spacing), *map(np.int32, medium.sizes)), 0, 0
+    planes = _planes(medium.sizes, len(rests))
     while quiet < len(medium.corners):
         if number == MOST_SWEEPS:
             raise medium.not_converged()
         changed.fill(0)
         corner = np.int32(medium.corners[number % len(medium.corners)])
+        settled = np.int32(number >= SETTLING_ROUNDS * len(medium.corners))
         for blocks, plane in planes:
-            kernel(blocks, (_LANES, _ROWS), (*arguments, *sizes, *plane, corner))
+            kernel(blocks, (_LANES, _ROWS), (*arguments, *sizes, settled, *plane, corner))
         quiet, number = 0 if int(changed[0]) else quiet + 1, number + 1
 
 

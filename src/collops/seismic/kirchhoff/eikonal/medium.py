@@ -12,6 +12,10 @@ from collops.seismic.kirchhoff.geometry import ImageGrid
 
 FAR = 1e30  # seconds: where no wave has arrived
 TOLERANCE = 1e-4  # largest change of a converged time, in the time that a wave needs for a cell
+# Change, in the same unit, after which the neighbours of a point are computed again: small, since changes add up.
+WAKE = TOLERANCE / 30
+# Rounds of sweeps after which times only decrease: differences that switch between two forms come to rest.
+SETTLING_ROUNDS = 20
 MOST_SWEEPS = 2000  # a plausible medium needs 10 to 100
 
 _STRAIGHT_CELLS = 5  # distance from a source within which times are those of straight rays, or earlier
@@ -69,6 +73,11 @@ class Source:
     straight: np.ndarray  # their times along straight rays
     fixed: np.ndarray  # whether these are the times
 
+    def offsets(self, medium: Medium) -> tuple[np.ndarray, ...]:
+        """Return the coordinates of the points relative to the source along three axes, to be broadcast."""
+        described = zip(medium.spacing, medium.sizes, self.offset, strict=True)
+        return np.ix_(*(step * np.arange(n) + start for step, n, start in described))
+
     @classmethod
     def at(cls, position: np.ndarray, grid: ImageGrid, velocity: np.ndarray) -> Source:
         """Return the source at a position, in metres."""
@@ -78,17 +87,21 @@ class Source:
             for axis, place in zip(grid.axes, position, strict=True)
         ]
         box = np.ix_(*reach)
+        # A copy of the part around the source: SciPy would copy all of a large model that is a view.
+        nearby = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, reach, strict=True)), grid.spacing)
+        speed = np.ascontiguousarray(velocity[box], np.float64)
         distance = grid.distance(position, box)
         inside = distance <= _STRAIGHT_CELLS * cell
         nodes = np.stack(np.broadcast_arrays(*box), axis=-1)[inside]
-        straight = distance[inside] * _mean_slowness(grid, position, nodes, velocity)
+        within = nodes - [part[0] for part in reach]
+        straight = distance[inside] * _mean_slowness(nearby, position, within, speed)
         # The largest wavefront within the fixed cells; in very slow velocities the nearest point.
         rim = straight[distance[inside] > _FIXED_CELLS * cell]
         fixed = straight <= max(rim.min(initial=np.inf), straight.min())
         near = np.ravel_multi_index(tuple(nodes.T), grid.shape)
         offset = np.zeros(3)
         offset[3 - len(grid.axes) :] = [axis[0] - place for axis, place in zip(grid.axes, position, strict=True)]
-        return cls(1 / grid.value_at(velocity, position), offset, near, straight, fixed)
+        return cls(1 / nearby.value_at(speed, position), offset, near, straight, fixed)
 
 
 def _mean_slowness(grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:

@@ -7,22 +7,20 @@ import math
 import numpy as np
 from numba import njit
 
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, TOLERANCE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _IDLE, _ACTIVE, _FIXED = np.uint8(0), np.uint8(1), np.uint8(2)
 _THIRD = 1 / 3
-# Change, in times of a cell, after which neighbours are computed again. It is small, since changes add up.
-_WAKE = TOLERANCE / 30
 
 
 def solve_one(medium: Medium, source: Source) -> np.ndarray:
     """Return the times from a source, of the shape of the image, in seconds."""
     times, state = np.full(medium.points, FAR), np.full(medium.points, _ACTIVE)
     times[source.near], state[source.near[source.fixed]] = source.straight, _FIXED
-    described = zip(medium.spacing, medium.sizes, source.offset, strict=True)
-    axes = [step * np.arange(n) + start for step, n, start in described]
-    straight = source.slowness * np.sqrt(sum(part**2 for part in np.ix_(*axes))).ravel()
-    problem = (times, state, straight, medium.slowness, source.slowness, np.concatenate(axes))
+    axes = source.offsets(medium)
+    straight = source.slowness * np.sqrt(sum(part**2 for part in axes)).ravel()
+    coordinates = np.concatenate([axis.ravel() for axis in axes])
+    problem = (times, state, straight, medium.slowness, source.slowness, coordinates)
     if not _solve(*problem, np.array(medium.sizes), np.array(medium.spacing), np.array(medium.corners), MOST_SWEEPS):
         raise medium.not_converged()
     # Straight rays cannot arrive before the first arrival.
@@ -35,8 +33,8 @@ def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spac
     """Sweep until the sweeps from all corners have changed nothing; return whether it is so."""
     quiet = 0
     for number in range(most):
-        corner = corners[number % corners.size]
-        changed = _sweep(times, state, straight, slowness, at_source**2, coordinates, sizes, spacing, corner)
+        corner, settled = corners[number % corners.size], number >= SETTLING_ROUNDS * corners.size
+        changed = _sweep(times, state, straight, slowness, at_source**2, coordinates, sizes, spacing, corner, settled)
         quiet = 0 if changed else quiet + 1
         if quiet == corners.size:
             return True
@@ -44,10 +42,10 @@ def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spac
 
 
 @njit(cache=True, error_model="numpy", nogil=True)
-def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing, corner):
+def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing, corner, settled):
     """Compute the active points from one corner to the opposite one; return whether any has changed."""
     size0, size1, size2 = sizes[0], sizes[1], sizes[2]
-    least, changed = _WAKE * min(spacing[1], spacing[2]), False
+    cell, changed = min(spacing[1], spacing[2]), False
     for i_ in range(size0):
         i = size0 - 1 - i_ if corner & 4 else i_
         for j_ in range(size1):
@@ -66,9 +64,11 @@ def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing
                     continue
                 state[point] = _IDLE
                 found = _arrival(a, of_a, b, of_b, c, of_c, slowness[point])
+                if settled and found >= times[point]:
+                    continue
                 change, times[point] = abs(found - times[point]), found
-                if change > least * slowness[point]:
-                    changed = True
+                changed = changed or change > TOLERANCE * cell * slowness[point]
+                if change > WAKE * cell * slowness[point]:
                     _wake(state, point, size1 * size2, i, size0)
                     _wake(state, point, size2, j, size1)
                     _wake(state, point, 1, k, size2)

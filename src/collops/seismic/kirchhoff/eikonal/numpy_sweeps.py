@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, TOLERANCE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, Medium, Source
 
 _MARGIN = 2  # points around the grid, which no wave reaches, instead of a test for the edge
 
@@ -18,7 +18,8 @@ def solve(medium: Medium, sources: Sequence[Source]) -> Iterator[np.ndarray]:
     while quiet < len(medium.corners):
         if number == MOST_SWEEPS:
             raise medium.not_converged()
-        changed = sweeps.sweep(medium.corners[number % len(medium.corners)])
+        settled = number >= SETTLING_ROUNDS * len(medium.corners)
+        changed = sweeps.sweep(medium.corners[number % len(medium.corners)], settled)
         quiet, number = 0 if changed else quiet + 1, number + 1
     for times, source in zip(sweeps.results(), sources, strict=True):
         # Straight rays cannot arrive before the first arrival.
@@ -56,15 +57,18 @@ class _Sweeps:
         order = np.argsort(level, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
 
-    def sweep(self, corner: int) -> bool:
-        """Compute all planes from one corner on; return whether any time has changed."""
-        return any([self._compute(plane) for plane in self._planes[corner]])
+    def sweep(self, corner: int, settled: bool) -> bool:
+        """Compute all planes from one corner on; return whether any time has changed.
+
+        If `settled`, times only decrease.
+        """
+        return any([self._compute(plane, settled) for plane in self._planes[corner]])
 
     def results(self) -> Iterator[np.ndarray]:
         """Yield the times from each source, flat."""
         yield from self._times[self._inside].T.copy()
 
-    def _compute(self, plane: np.ndarray) -> bool:
+    def _compute(self, plane: np.ndarray, settled: bool) -> bool:
         """Compute the times of a plane; return whether any has changed."""
         points, slowness = self._inside[plane], self._medium.slowness[plane, np.newaxis]
         axes = [self._upwind(axis, plane, points) for axis in range(3) if self._medium.sizes[axis] > 1]
@@ -73,7 +77,7 @@ class _Sweeps:
         values, inverses = np.take_along_axis(values, order, 0), np.take_along_axis(inverses, order, 0)
         reached = values[0] < FAR
         before, found = self._times[points], _arrival(values, inverses, slowness)
-        found = np.where(self._fixed[points] | ~reached, before, found)
+        found = np.where(self._fixed[points] | ~reached | (settled & (found >= before)), before, found)
         self._times[points] = found
         return bool((np.abs(found - before) > TOLERANCE * self._medium.cell * slowness).any())
 

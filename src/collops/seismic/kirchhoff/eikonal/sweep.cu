@@ -1,22 +1,31 @@
-// One sweep step of the eikonal equation for many sources: all points of a plane i + j + k = level are updated at once.
+// One sweep step of the eikonal equation for many sources: the points of a plane i + j + k = level that are active.
 //
 // The points of a plane do not depend on each other, so that a sweep over the planes in turn, from one corner of the grid to the
-// opposite one, is that of fast sweeping. The times of 32 sources at a point are next to each other: each lane of a warp has a
-// source, and every access of a warp is one line of memory, although a plane is scattered over the grid.
+// opposite one, is that of fast sweeping. The values of 32 sources at a point are next to each other: each lane of a warp has a
+// source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
+// neighbour has changed, for any lane, since the point was computed.
 //
 // compile-with: -DCOLLOPS_DOUBLE
 //
-// Layouts, C order: times (groups, points, LANES) in seconds, with a negative sign where they are fixed, and FAR where no wave has
-// arrived; slowness (points) in s/m; sources (groups, 4, LANES): the slowness at the source, and the position of the first point relative
-// to it in metres; tolerance in metres. A block has LANES x ROWS threads; blocks are (rows of points along the second axis, points along
-// the first axis, groups). A grid with two axes has one point along the first one.
+// Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
+// whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
+// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. `changed` is set
+// if any rest changes by more than `tolerance`, in metres, times the slowness, and neighbours become active if it does by more than
+// `least`. If `settled`, rests only decrease. A block has LANES x ROWS threads; blocks are (rows of
+// points along the second axis, points along the first axis, groups). A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
+typedef unsigned long long Bits;
 #define ROUNDING 1e-15
+#define AS_BITS(value) ((Bits)__double_as_longlong(value))
+#define AS_REAL(bits) __longlong_as_double((long long)(bits))
 #else
 typedef float Real;
-#define ROUNDING 5e-7f
+typedef unsigned int Bits;
+#define ROUNDING 2e-7f
+#define AS_BITS(value) __float_as_uint(value)
+#define AS_REAL(bits) __uint_as_float(bits)
 #endif
 
 #define LANES 32
@@ -39,31 +48,30 @@ __device__ __forceinline__ Real straight(const Source& source, int axis, Real by
     return source.slowness * sqrt(squares);
 }
 
-// An axis of the upwind scheme: (time - value) * inverse is the derivative.
+// An axis of the upwind scheme: (rest - value) * inverse is the derivative of the time.
 struct Upwind {
     Real value, inverse;
 };
 
-// Differences are taken of what is left after the time along a straight ray, whose derivative is known: the curvature of the wavefront
-// around its source does not add to the error.
+// Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the wavefront around its source
+// does not add to the error.
 __device__ __forceinline__ Upwind upwind(
-    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing)
+    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing, Real slope)
 {
-    Real before = number > 0 ? fabs(here[-stride]) : FAR, after = number < size - 1 ? fabs(here[stride]) : FAR;
+    Real before = number > 0 ? here[-stride] : FAR, after = number < size - 1 ? here[stride] : FAR;
     if (before >= FAR && after >= FAR) return {FAR, 0};
-    bool backward = before <= after;
-    if (!backward) stride = -stride, number = size - 1 - number;
-    Real away = backward ? spacing : -spacing, time = straight(source, axis, 0), from = backward ? before : after;
-    Real slope = source.slowness * source.slowness * source.offset[axis] / time * (backward ? 1 : -1);
-    Real rest = from - straight(source, axis, -away), distance = spacing;
+    Real earlier = before + straight(source, axis, -spacing), later = after + straight(source, axis, spacing);
+    bool backward = earlier <= later;
+    if (!backward) stride = -stride, number = size - 1 - number, slope = -slope;
+    Real time = backward ? earlier : later, rest = backward ? before : after, distance = spacing;
     if (number > 1) {
-        Real beyond = fabs(here[-2 * stride]);
-        if (beyond <= from) {
-            rest = (4 * rest - (beyond - straight(source, axis, -2 * away))) / 3;
+        Real beyond = here[-2 * stride];
+        if (beyond < FAR && beyond + straight(source, axis, backward ? -2 * spacing : 2 * spacing) <= time) {
+            rest = (4 * rest - beyond) / 3;
             distance = spacing * 2 / 3;
         }
     }
-    return {time + rest - slope * distance, 1 / distance};
+    return {rest - slope * distance, 1 / distance};
 }
 
 __device__ __forceinline__ void order(Upwind& first, Upwind& second)
@@ -75,49 +83,68 @@ __device__ __forceinline__ void order(Upwind& first, Upwind& second)
     }
 }
 
-// The time at which the sum of the squares of the derivatives is that of the slowness, of as many axes as precede it. Times are
+// The rest at which the sum of the squares of the derivatives is that of the slowness, of as many axes as precede it. Rests are
 // relative to the first value, or else their squares would cancel.
 __device__ __forceinline__ Real arrival(Upwind a, Upwind b, Upwind c, Real slowness)
 {
     order(a, b);
     order(b, c);
     order(a, b);
-    Real time = slowness / a.inverse, second = b.value - a.value, third = c.value - a.value;
+    Real rest = slowness / a.inverse, second = b.value - a.value, third = c.value - a.value;
     Real squares = a.inverse * a.inverse, linear = 0, constant = -slowness * slowness;
-    if (time > second) {
+    if (rest > second) {
         Real weight = b.inverse * b.inverse;
         squares += weight, linear += weight * second, constant += weight * second * second;
-        time = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
-        if (time > third) {
+        rest = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
+        if (rest > third) {
             weight = c.inverse * c.inverse;
             squares += weight, linear += weight * third, constant += weight * third * third;
-            time = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
+            rest = (linear + sqrt(max(linear * linear - squares * constant, Real(0)))) / squares;
         }
     }
-    return a.value + time;
+    return a.value + rest;
+}
+
+// Make the points active whose differences along an axis contain a point.
+__device__ __forceinline__ void wake(unsigned char* state, long long stride, int number, int size)
+{
+    for (int by = -2; by <= 2; ++by)
+        if (by != 0 && number + by >= 0 && number + by < size) state[by * stride] = 1;
 }
 
 extern "C" __global__ void sweep_plane(
-    Real* times, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real spacing0, Real spacing1, Real spacing2,
-    int size0, int size1, int size2, int level, int first0, int first1, int corner)
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real least, Real spacing0,
+    Real spacing1, Real spacing2, int size0, int size1, int size2, int settled, int level, int first0, int first1, int corner)
 {
     int i = first0 + blockIdx.y, j = first1 + blockIdx.x * ROWS + threadIdx.y, k = level - i - j;
-    if (j >= size1 || k < 0 || k >= size2) return;
+    if (j >= size1 || k < 0 || k >= size2) return; // all lanes
     if (corner & 4) i = size0 - 1 - i;
     if (corner & 2) j = size1 - 1 - j;
     if (corner & 1) k = size2 - 1 - k;
     long long points = (long long)size0 * size1 * size2, point = ((long long)i * size1 + j) * size2 + k;
-    Real* here = times + (blockIdx.z * points + point) * LANES + threadIdx.x;
-    Real time = *here, slow = slowness[point];
-    if (signbit(time)) return;
+    long long stride0 = (long long)size1 * size2, stride1 = size2;
+    unsigned char* state = active + blockIdx.z * points + point;
+    int needed = threadIdx.x == 0 ? *state : 0;
+    needed = __shfl_sync(0xffffffffU, needed, 0);
+    if (!needed) return;
     const Real* of = sources + blockIdx.z * 4 * LANES + threadIdx.x;
     Source source = {of[0], {i * spacing0 + of[LANES], j * spacing1 + of[2 * LANES], k * spacing2 + of[3 * LANES]}};
-    Upwind a = upwind(here, (long long)size1 * size2 * LANES, i, size0, source, 0, spacing0);
-    Upwind b = upwind(here, (long long)size2 * LANES, j, size1, source, 1, spacing1);
-    Upwind c = upwind(here, LANES, k, size2, source, 2, spacing2);
-    if (min(a.value, min(b.value, c.value)) >= FAR) return;
-    Real found = arrival(a, b, c, slow);
+    Real* here = rests + (blockIdx.z * points + point) * LANES + threadIdx.x;
+    Real rest = *here, slow = slowness[point];
+    Real slope = source.slowness * source.slowness / max(straight(source, 0, 0), Real(1e-30)); // of a metre of offset
+    Upwind a = upwind(here, stride0 * LANES, i, size0, source, 0, spacing0, slope * source.offset[0]);
+    Upwind b = upwind(here, stride1 * LANES, j, size1, source, 1, spacing1, slope * source.offset[1]);
+    Upwind c = upwind(here, LANES, k, size2, source, 2, spacing2, slope * source.offset[2]);
+    if (threadIdx.x == 0) *state = 0;
+    if ((rest < FAR && AS_BITS(rest) & 1) || min(a.value, min(b.value, c.value)) >= FAR) return;
+    Real found = AS_REAL(AS_BITS(arrival(a, b, c, slow)) & ~Bits(1));
+    if (settled && found >= rest) return;
     *here = found;
-    // A time in float32 may change by its rounding forever.
-    if (fabs(found - time) > tolerance * slow + ROUNDING * time) *changed = 1;
+    Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
+    if (change > tolerance * slow + rounding) *changed = 1;
+    if (change > least * slow + rounding) {
+        wake(state, stride0, i, size0);
+        wake(state, stride1, j, size1);
+        wake(state, 1, k, size2);
+    }
 }
