@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,14 @@ def test_the_gradient_is_that_of_the_echoes(comm, folder):
         echoes(path)
     comm.barrier()
     files = {"survey": str(path), "velocity": str(SPEED), "out": str(folder / "out"), "amplitude": "2.5d"}
-    sizes = {"dx": 12.5, "dz": 6.0, "image_z": "200,400", "gathers": 8, "gather_columns": 3, "iterations": 3}
+    sizes: dict[str, Any] = {
+        "dx": 12.5,
+        "dz": 6.0,
+        "image_z": "200,400",
+        "gathers": 8,
+        "gather_columns": 3,
+        "iterations": 3,
+    }
     options = Options(engine="numpy", **files, **sizes, mute="none", frequency=FREQUENCY, avo=True)
     job_numbers(run, options, comm)
     group = group_of(folder, "out")
@@ -77,6 +85,7 @@ def test_realisations_of_noise():
 
 @pytest.mark.serial
 def test_it_needs_gathers():
+    wrong: dict[str, Any]
     for wrong in ({"avo": True}, {"avo": True, "gathers": 2}):
         with pytest.raises(InputError, match="--avo needs --gathers with at least 3 classes"):
             Options(**wrong).check()

@@ -101,8 +101,9 @@ def test_gathers_are_written_as_segy(comm, folder):
     if comm.rank == 0:
         echoes_of_layers(path)
     comm.barrier()
-    options = {"survey": str(path), "velocity": str(SPEED), "out": str(folder / "out"), "gather_columns": 3}
-    sizes = {"dx": 40.0, "dz": 10.0, "nz": 60, "iterations": 1, "gathers": 4, "frequency": FREQUENCY}
+    options: dict[str, Any] = {"survey": str(path), "velocity": str(SPEED), "out": str(folder / "out")}
+    options["gather_columns"] = 3
+    sizes: dict[str, Any] = {"dx": 40.0, "dz": 10.0, "nz": 60, "iterations": 1, "gathers": 4, "frequency": FREQUENCY}
     job_numbers(run, Options(engine="numpy", **options, **sizes, image_z="100,"), comm)
     group, field = group_of(folder, "out"), segyio.TraceField
     columns = np.searchsorted(group["x"][...], group["gather_x"][...])
@@ -275,7 +276,15 @@ def test_midpoints_surround_a_column():
 
 
 def test_few_shots_have_a_sentence_and_no_number(comm, folder):
-    sizes = {"nx": 31, "nz": 21, "shots": 1, "receivers": 9, "samples": 101, "iterations": 1, "gathers": 4}
+    sizes: dict[str, Any] = {
+        "nx": 31,
+        "nz": 21,
+        "shots": 1,
+        "receivers": 9,
+        "samples": 101,
+        "iterations": 1,
+        "gathers": 4,
+    }
     numbers = job_numbers(run, Options(engine="numpy", out=str(folder / "out"), **sizes), comm)
     assert numbers["velocity_ratio"] is None and numbers["angle_velocity_ratio"] is None
     if comm.rank == 0:

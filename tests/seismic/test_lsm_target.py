@@ -85,9 +85,17 @@ def test_a_part_of_a_grid():
 
 
 def test_the_command_images_a_part(comm, folder):
-    sizes = {"nx": 31, "nz": 21, "shots": 3, "receivers": 9, "samples": 101, "iterations": 1, "dtype": "float64"}
+    sizes: dict[str, Any] = {
+        "nx": 31,
+        "nz": 21,
+        "shots": 3,
+        "receivers": 9,
+        "samples": 101,
+        "iterations": 1,
+        "dtype": "float64",
+    }
     ranges = {"image_x": "100,200", "image_z": "100,"}
-    groups = []
+    groups, numbers = [], {}
     for name, limits in (("whole", {}), ("part", ranges)):
         numbers = job_numbers(run, Options(engine="numpy", out=str(folder / name), **sizes, **limits), comm)
         groups.append(group_of(folder, name))
@@ -104,7 +112,7 @@ def test_segy_has_the_first_depth(comm, folder):
     if comm.rank == 0:
         small_survey(path)
     comm.barrier()
-    sizes = {"nx": 11, "nz": 31, "dx": 45.0, "x0": -20.0, "dz": 2.5, "iterations": 1, "frequency": 40.0}
+    sizes: dict[str, Any] = {"nx": 11, "nz": 31, "dx": 45.0, "x0": -20.0, "dz": 2.5, "iterations": 1, "frequency": 40.0}
     ranges = {"image_x": "-5,300", "image_z": "12,30"}
     options = Options(survey=str(path), velocity="1500", out=str(folder / "out"), engine="numpy", **sizes, **ranges)
     numbers = job_numbers(run, options, comm)
