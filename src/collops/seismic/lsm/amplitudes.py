@@ -15,7 +15,7 @@ import numpy as np
 
 from collops.extend.applications import COLORS, Field, balanced, figure, symmetric_limit
 from collops.seismic.avo import Avo, fit_avo
-from collops.seismic.lsm.angles import by_angle
+from collops.seismic.lsm.angles import by_angle, rays_to
 
 if TYPE_CHECKING:
     from collops.seismic.lsm.problem import Problem
@@ -49,6 +49,17 @@ class Amplitudes:
             "avo_gradient_deviation": self.avo.gradient_deviation,
         }
         return {name: np.nan_to_num(values) for name, values in named.items()}
+
+    @property
+    def summary(self) -> str:
+        """The root mean squares of intercept, gradient and their deviations, in a sentence."""
+        sizes = {name: float(np.sqrt(np.mean(values**2))) for name, values in self.parts.items()}
+        text = ", ".join(
+            f"{name} {sizes[f'avo_{name}']:.3g} with a deviation of {sizes[f'avo_{name}_deviation']:.2g}"
+            for name in ("intercept", "gradient")
+        )
+        source = "the noise of the data" if self.known else "the residual of the fit"
+        return f"{text} (root mean squares), from {source}"
 
     def fields(self) -> dict[str, Field]:
         """Return the arrays of ``result.zarr``; the intercept and its like are NaN where they are unknown."""
@@ -123,8 +134,10 @@ def amplitudes(
         image = image[grid.ny // 2]
     column, window = image[columns], quality.window
 
+    rays = rays_to(problem, columns)
+
     def migrated(traces: list[np.ndarray]) -> np.ndarray:
-        return by_angle(problem, traces, columns, len(angles))[1]
+        return by_angle(problem, traces, columns, len(angles), rays)[1]
 
     reference = migrated(modelled)
     energy = _smooth(reference**2, window)

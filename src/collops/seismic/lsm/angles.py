@@ -22,7 +22,11 @@ _MAX_ANGLE = 60.0  # degrees: angle of reflection at the end of the last class
 
 
 def by_angle(
-    problem: Problem, traces: list[np.ndarray], columns: np.ndarray, classes: int
+    problem: Problem,
+    traces: list[np.ndarray],
+    columns: np.ndarray,
+    classes: int,
+    rays: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Migrate traces into classes of the angle of reflection, at some columns of the image. Collective.
 
@@ -40,6 +44,8 @@ def by_angle(
         Numbers of the columns along x; in 3-D in the middle of the axis y.
     classes : int
         Number of classes.
+    rays : tuple of arrays, optional
+        The result of `rays_to`, if it is known.
 
     Returns
     -------
@@ -52,8 +58,8 @@ def by_angle(
 
     survey, grid = problem.survey, problem.image_grid
     geometry, comm = survey.geometry, survey.comm
-    positions, sources, receivers = geometry.stations
-    times, slowness = _rays(problem, positions, columns)
+    _, sources, receivers = geometry.stations
+    times, slowness = rays or rays_to(problem, columns)
     taps, centre = problem.wavelet
     shape = len(columns), grid.nz, classes
     cells = classes * np.arange(len(columns) * grid.nz).reshape(shape[:2])
@@ -77,12 +83,13 @@ def by_angle(
     return (np.arange(classes) + 0.5) * (_MAX_ANGLE / classes), comm.allreduce(sums).reshape(shape).swapaxes(1, 2)
 
 
-def _rays(problem: Problem, positions: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return travel times from positions to columns, and their normalised gradients. Collective.
+def rays_to(problem: Problem, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return travel times from all stations to columns, and their normalised gradients. Collective.
 
-    `positions` has the shape ``(positions, axes)``; the results have the shapes ``(positions, columns, rows)`` and
-    ``(positions, axes, columns, rows)``. The ranks share the work.
+    The results have the shapes ``(stations, columns, rows)`` and ``(stations, axes, columns, rows)``. The ranks share
+    the work.
     """
+    positions, *_ = problem.survey.geometry.stations
     grid, comm = problem.image_grid, problem.survey.comm
     shares = np.array_split(positions, comm.size)
     local_positions, spacing = shares[comm.rank], grid.spacing

@@ -86,11 +86,23 @@ class Quality:
     @property
     def doubt(self) -> str | None:
         """A sentence why gathers say nothing about the velocity, or None if they do."""
-        if self.offsets.ratio is not None:
+        if self.offsets.ratio is not None and self.angles.ratio is not None:
             return None
         return (
             f"no velocity ratio: nowhere do midpoints of {MIN_CLASSES} classes of offsets surround a position by the "
             f"radius of a Fresnel zone, {self.radius:.0f} m; more shots or fewer classes are needed"
+        )
+
+    @property
+    def summary(self) -> str:
+        """The velocity ratios in a sentence, or why there are none."""
+        ratios = [
+            f"{ratio:.2f}" + " (the end of the tried range)" * (ratio in (RATIOS[0], RATIOS[-1]))
+            for ratio in (self.offsets.ratio, self.angles.ratio)
+            if ratio is not None
+        ]
+        return self.doubt or "flattest at a velocity divided by {} by their offsets, by {} by their angles".format(
+            *ratios
         )
 
     def fields(self) -> dict[str, Field]:

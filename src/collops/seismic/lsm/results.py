@@ -176,21 +176,10 @@ def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise
             )
         )
     if quality is not None:
-        by_offset, by_angle = (f"{part.ratio or 0:.2f}" for part in (quality.offsets, quality.angles))
-        flattest = f"flattest at a velocity divided by {by_offset} by their offsets, by {by_angle} by their angles"
-        rows.append(("gathers", quality.doubt or flattest))
-    if judged.avo is not None:
-        parts, known = judged.avo.parts, judged.avo.known
-        sizes = [np.sqrt(np.mean(parts[f"avo_{name}"] ** 2)) for name in ("intercept", "gradient")]
-        errors = [np.sqrt(np.mean(parts[f"avo_{name}_deviation"] ** 2)) for name in ("intercept", "gradient")]
-        source = "the noise of the data" if known else "the residual of the fit"
-        text = ", ".join(
-            f"{name} {size:.3g} with a deviation of {error:.2g}"
-            for name, size, error in zip(("intercept", "gradient"), sizes, errors, strict=True)
-        )
-        few = quality is not None and quality.doubt is not None
-        reliable = f"{text} (root mean squares), from {source}"
-        rows.append(("amplitudes", "too few shots for intercept and gradient, as for gathers" if few else reliable))
+        rows.append(("gathers", quality.summary))
+        if judged.avo is not None:
+            few = "too few shots for intercept and gradient, as for gathers"
+            rows.append(("amplitudes", few if quality.doubt else judged.avo.summary))
     return rows
 
 
