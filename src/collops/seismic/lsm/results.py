@@ -252,7 +252,7 @@ def _arrivals(problem: Problem) -> Field:
     counts = [sum(geometry.receivers[shot].shape[1] for shot in share) for share in survey.shares]
     times = survey.comm.allgatherv(local, counts) if survey.comm.size > 1 else local
     kept = np.isin(geometry.shot_of_trace, kept_shots(geometry))
-    return Field(times[kept], ("trace",), "s", True)
+    return Field(times[kept], ("trace",), "s")
 
 
 def _segy(
