@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+import zlib
 
 # Before anything loads a numerical library: several ranks share this machine's cores, and a wait that never ends should
 # end before the test's own limit does.
@@ -59,8 +60,10 @@ if collops.world().size == 4:  # a device each
 
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
-ONLY_TO_TWO_RANKS = ("tests/bench/", "tests/soak/")  # they run what other tests run on any number of ranks
+IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
+ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
 COMPILED_SOLVERS = ("tests/solvers/test_jax",)
+TAKEN_IN_TURN = ("tests/seismic/", "tests/solvers/")
 SHARED = ("tests/array/", "tests/compat/", "tests/operators/", "tests/seismic/", "tests/solvers/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
@@ -154,6 +157,14 @@ def pytest_configure(config) -> None:
         config.pluginmanager.register(pytest.TerminalReporter(config, io.StringIO()), "terminalreporter")
 
 
+def _taken_in_turn(name: str, alike: list, size: int) -> bool:
+    """Return whether 2 ranks leave a test with few cases to 3 ranks, or the other way round."""
+    fixed = (*NOT_ON_THREE_RANKS, *ONLY_TO_TWO_RANKS)
+    if size not in (2, 3) or not name.startswith(TAKEN_IN_TURN) or name.startswith(fixed):
+        return False
+    return zlib.crc32(name.encode()) % 2 != size % 2 and not any("jax" in item.nodeid for item in alike)
+
+
 def _thirds(name: str, size: int) -> tuple[int, ...]:
     """Return which third or thirds of the cases of a test, or of a file of compiled solvers, a number of ranks runs."""
     compiled = name.startswith(COMPILED_SOLVERS)
@@ -181,15 +192,18 @@ def pytest_collection_modifyitems(config, items) -> None:
     if "COLLOPS_ALL_CASES" not in os.environ:
         # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
         # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
-        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. One rank runs all, or
-        # in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
-        in_full = (*ONLY_TO_TWO_RANKS, "tests/jax/") if size == 2 else ONLY_TO_TWO_RANKS
+        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. Of tests with one or
+        # two cases of methods and of steps of applications, 2 ranks run one half and 3 ranks the other. One rank runs
+        # all, or in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
+        in_full = (*IN_FULL, "tests/jax/") if size == 2 else IN_FULL
         cases: dict[str, list] = {}
         for item in items:
             if item not in serial and (size > 1 or item.nodeid.startswith(SHARED)):
                 by_file = size < 3 and item.nodeid.startswith(COMPILED_SOLVERS)
                 cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
         for name, alike in cases.items():
+            if len(alike) <= MAX_CASES_ON_ALL_RANKS and _taken_in_turn(name, alike, size):
+                left_out.update(alike)
             if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(in_full):
                 thirds = _thirds(name, size)
                 left_out.update(case for number, case in enumerate(alike) if number % 3 not in thirds)

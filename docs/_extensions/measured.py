@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collops_bench.floors import floors_table
 from collops_bench.published import sections, text_of
 from collops_bench.record import Record, read_folder
 from collops_bench.speed import markdown, programs_of, speed_table, time_in_words
+from collops_bench.strongest import strongest_table
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -75,10 +77,13 @@ def published(records: Sequence[Record]) -> str:
 
 
 def _tables() -> Iterator[tuple[str, str]]:
-    records = list(read_folder(RESULTS).values())
+    by_file = read_folder(RESULTS)
+    records = list(by_file.values())
     for write in (transports, models, forests, published):
         yield write.__name__, write(records)
     yield "speed", speed_table(records) + "\n"
+    yield "strongest", strongest_table(by_file) + "\n"
+    yield "floors", floors_table(by_file) + "\n"
 
 
 def write_tables(app: Sphinx) -> None:

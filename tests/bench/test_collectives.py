@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,8 @@ from collops_bench.collectives import (
     sizes_up_to,
 )
 from collops_bench.registry import BENCHMARKS, Context, Options
+
+TORCH_INSTALLED = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.serial
@@ -67,6 +70,9 @@ def test_every_operation_is_measured_and_checked(comm) -> None:
         assert measurement.ours in measurement.timings
         assert ("MPI" in measurement.timings) is (comm.size > 1)
         assert ("MPI" in measurement.missing) is (comm.size == 1)
+        torch = TORCH_INSTALLED and comm.size > 1
+        assert ("torch.distributed" in measurement.timings) is torch
+        assert ("torch.distributed" in measurement.missing) is not torch
         package = "PyLops-MPI" in measurement.timings or "PyLops-MPI" in measurement.missing
         assert package is (measurement.case == "allreduce")
         figures = measurement.figures[measurement.ours]

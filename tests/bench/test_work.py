@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import numpy as np
@@ -14,7 +15,7 @@ from collops.errors import CollopsError
 from collops_bench.arrays import dot_of_integers
 from collops_bench.cgls import SERIAL
 from collops_bench.page import report_page
-from collops_bench.peers import PEER, load_peer
+from collops_bench.peers import PEER, load_peer, why_no_package
 from collops_bench.record import Measurement, read_record, write_record
 from collops_bench.registry import BENCHMARKS, Context, Options
 from collops_bench.robustness import OURS, PLAIN, median_and_doubt
@@ -138,7 +139,7 @@ def test_operators(comm) -> None:
         assert (PEER in one.timings) is not (PEER in one.missing)
         if one.case.startswith("Sliding"):
             assert one.messages == ({"exchange": 1} if comm.size > 1 else {})
-            assert len(one.checks) == (SERIAL in one.timings) == (comm.size == 1)
+            assert len(one.checks) - 1 == (SERIAL in one.timings) == (comm.size == 1)
         elif one.case.startswith("BlockToeplitz"):
             sums = comm.size > 1 and "forward" in one.case
             assert one.messages == ({"allreduce": 1} if sums else {})
@@ -148,6 +149,22 @@ def test_operators(comm) -> None:
         assert all(each.error <= each.tolerance for each in one.checks)
         if one.case.startswith(("FirstDerivative", "SecondDerivative", "Laplacian", "Gradient", "Halo")):
             assert one.messages == ({"exchange": 1} if comm.size > 1 else {})
+
+
+def test_products(comm) -> None:
+    found = list(BENCHMARKS["products"].measure(Context(comm, engine("numpy"), options_for(comm))))
+    others = {"FFTND": ("mpi4py_fft", "mpi4py-fft"), "27-point stencil": ("petsc4py", "PETSc")}
+    assert [one.case for one in found] == [f"{name}, {way}" for name in others for way in ("forward", "adjoint")]
+    for one in found:
+        module, other = others[one.case.partition(",")[0]]
+        assert (other in one.timings) is (options_for(comm).peer and importlib.util.find_spec(module) is not None)
+        assert ("SciPy" in one.timings) is (comm.size == 1)
+        assert other in one.timings or re.search("not installed: pip install|not asked for", one.missing[other])
+        # The dot test, and every other program against ours.
+        assert len(one.checks) == len(one.timings)
+        assert all(each.error <= each.tolerance for each in one.checks)
+        assert one.peer in one.timings or set(one.timings) == {"collops"}
+        assert sum(one.messages.values()) == (comm.size > 1)
 
 
 def test_limits(comm) -> None:
@@ -207,6 +224,16 @@ def test_a_peer_that_does_not_load_is_left_out_with_the_reason(comm, monkeypatch
     found = load_peer(Context(comm, engine("numpy"), Options()))
     sys.modules.pop("pylops_mpi", None)
     assert found == "pylops-mpi does not load: No module named 'nothing_of_this_name'"
+
+
+def test_a_package_is_left_out_with_the_reason(comm):
+    context = Context(comm, engine("numpy"), Options())
+    missing = "nothing-of-this-name is not installed: pip install nothing-of-this-name"
+    assert why_no_package(context, "nothing_of_this_name") == missing
+    assert why_no_package(context, "nothing.part", package="some") == "some is not installed: pip install some"
+    assert why_no_package(context, "scipy", memory="device") == "measured on GPUs only"
+    alone = None if comm.size == 1 else "it has one process"
+    assert why_no_package(context, "scipy", memory="host", one_process=True) == alone
 
 
 def test_a_rank_with_nothing_agrees_and_a_wrong_answer_does_not(comm):

@@ -110,6 +110,7 @@ _FILES: dict[str, Callable[[Path], object]] = {
     "line.zarr": _shots,
     "area.sgy": lambda path: diffractor_file(path, np.array([150.0, 220.0, 240.0])),
     "volume.sgy": velocity_volume,
+    "stacking.txt": lambda path: np.savetxt(path, [[0.1, 1600.0], [0.5, 1800.0]]),
     "model.npy": lambda path: np.save(path, np.full((41, 31), 1800.0)),
     "stack.sgy": _volume,
     "stack.zarr": _stack,

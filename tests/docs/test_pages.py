@@ -141,6 +141,18 @@ def test_tables_of_measurements_are_the_records():
         assert text.count("not measured") < text.count(" | ") / 8
 
 
+def test_the_page_of_speed_begins_with_the_strongest_peers():
+    page = (DOCS / "speed.md").read_text("utf-8")
+    included = re.findall(r"_measured/(\w+)\.md", page)
+    assert included == ["strongest", "floors", "speed"] and page.index("_measured/strongest.md") < 300
+    tables = dict(measured._tables())
+    records = {path.stem for path in measured.RESULTS.glob("*.json")}
+    for name in ("strongest", "floors"):
+        named = set(re.findall(r"\| `([^`]*)` \|$", tables[name], re.M))
+        assert named and named <= records
+    assert "PyLops, serial" in tables["strongest"] and "**" in tables["strongest"]
+
+
 JACOBI = (16384, 32768), (4096, 8192), (2048, 8192)
 
 

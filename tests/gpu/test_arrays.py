@@ -13,19 +13,10 @@ from collops.array import Layout, StackedArray, StackedLayout
 from collops.errors import UnsupportedTypeError
 from tests.array.cases import HALF, INEXACT, dtype_of, layouts, tolerance, uneven, values
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 SIZES = [0, 1, 7, 1000, 4099, 300_001]
-
-
-@pytest.fixture(autouse=True)
-def _device(comm):
-    if comm.device_transport is None and comm.size > 1:
-        pytest.skip("no device on every rank")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"no device: {error}")
 
 
 def host(x):

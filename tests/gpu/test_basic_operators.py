@@ -20,18 +20,12 @@ from collops.operators import (
 from collops.solvers import cgls
 from tests.operators.problems import assert_close, matrix
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 SHAPE = (23, 4, 19)
 REPLAYED = "replayed CUDA graph"
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def layouts(ranks: int) -> list[Layout]:

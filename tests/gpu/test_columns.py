@@ -18,17 +18,11 @@ from tests.operators.columns_checks import check_products
 from tests.seismic.test_kirchhoff import survey
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8"]
 COUNT = 70  # 64 columns, and the rest
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def on_device(x):

@@ -16,10 +16,8 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 @pytest.fixture(params=["nccl", "nccl by CuPy", "mpi", "staged"], scope="module")
-def joined(request, comm):
+def joined(request, device, comm):
     """A communicator that sends device arrays by one transport."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
     if comm.size == 1:
         return comm
     name, _, by_cupy = request.param.partition(" ")

@@ -11,17 +11,11 @@ from collops.compat.pylops_mpi.optimization.eigs import power_iteration
 from collops.compat.pylops_mpi.utils._nccl import initialize_nccl_comm
 from tests.operators.problems import assert_close, vector
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 Distributed, Partition = pylops_mpi.DistributedArray, pylops_mpi.Partition
 DIMS = (9, 6)
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """Skip without a device on every rank."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "nccl"])

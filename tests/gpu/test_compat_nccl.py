@@ -28,10 +28,8 @@ _nccl: dict[str, Any] = {}
 
 
 @pytest.fixture(autouse=True)
-def device(comm):
-    """Skip without NCCL between a device on every rank."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
+def _nccl(device, comm):
+    """Skip if device arrays are sent without NCCL."""
     if comm.size > 1 and comm.device_transport != "nccl":
         pytest.skip("device arrays do not go by NCCL")
 

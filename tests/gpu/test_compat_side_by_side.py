@@ -15,10 +15,8 @@ OPERATORS = [case for case in cases.CASES if not cases.OPERATORS[case[0]].host_o
 
 
 @pytest.fixture(scope="module")
-def communicators(comm):
+def communicators(device, comm):
     """Each package's communicator of NCCL."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
     if comm.size > 1 and comm.device_transport != "nccl":
         pytest.skip("device arrays do not go by NCCL")
     if not importlib.import_module("pylops_mpi.utils.deps").nccl_enabled:

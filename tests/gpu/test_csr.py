@@ -11,14 +11,8 @@ from collops.operators.csr import CSRMatrix
 from tests.operators.test_csr import matrix
 from tests.solvers.problems import assert_close
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None and comm.size > 1:
-        pytest.skip("no device on every rank")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

@@ -22,16 +22,10 @@ from collops.operators.halo import Halo
 from collops.solvers import cgls
 from tests.operators.derivatives.problems import assert_same, layouts, values
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 @pytest.fixture(params=["exchange first", "exchange beside"])

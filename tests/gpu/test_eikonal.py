@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import collops
+from collops.errors import InputError
 from collops.seismic.kirchhoff.eikonal import device, first_arrivals
 from collops.seismic.kirchhoff.eikonal import medium as media
 from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
@@ -50,5 +51,5 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
 def test_times_that_do_not_converge(comm, monkeypatch):
     grid, velocity = rough_model(np.random.default_rng(6))
     monkeypatch.setattr(device, "MOST_SWEEPS", 3)
-    with pytest.raises(collops.InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
+    with pytest.raises(InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
         next(iter(first_arrivals(grid, np.array([[9.0, 9.0]]), velocity, engine=collops.backend.engine("cupy"))))

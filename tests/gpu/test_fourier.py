@@ -12,16 +12,10 @@ from collops.solvers import cgls
 from tests.array.cases import layouts, values
 from tests.solvers.problems import assert_close
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 KINDS = [("f4", True), ("f8", True), ("f4", False), ("c8", False), ("c16", False)]
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def check(op, comm) -> None:

@@ -19,18 +19,12 @@ from tests.array.cases import values
 from tests.operators.fredholm_problems import FORMS, kernel
 from tests.solvers.problems import assert_close
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
 COUNTS = (2, 0, 3, 1)  # frequencies of each rank
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def check(host, op, comm, dtype) -> None:

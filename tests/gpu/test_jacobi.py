@@ -18,15 +18,10 @@ from tests.apps.jobs import Listener
 from tests.jacobi.model import relaxed
 from tests.jacobi.test_variants import compare, process_grids
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 DEVICE = [name for name, model in MODELS.items() if "device" in model.memory and name != "single"]
 ONE_PROCESS = [name for name in DEVICE if issubclass(MODELS[name].variant, OneProcess)]
-
-
-@pytest.fixture(autouse=True)
-def _device(comm):
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def made(name, problem, comm, *arguments):

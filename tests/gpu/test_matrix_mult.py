@@ -13,17 +13,11 @@ from collops.operators.matrix_mult import choice
 from collops.solvers import cgls
 from tests.operators.problems import assert_close, matrix
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 @pytest.fixture(params=["rounds", "kept rows"])

@@ -13,9 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed")
 
 
 @pytest.fixture
-def page(comm):
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
+def page(device):
     names = {"np": np}
     (program,) = blocks(ROOT / "docs" / "own-kernels.md", "py")
     exec(compile(program, "own-kernels.md", "exec", dont_inherit=True), names)

@@ -14,14 +14,8 @@ from tests.apps.jobs import Listener
 from tests.preconditioners.matrices import distributed, poisson
 from tests.preconditioners.test_multigrid import cube_of_27_points, plane, split
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None and comm.size > 1:
-        pytest.skip("no device on every rank")
 
 
 @pytest.mark.parametrize("make", [lambda: plane(40, 1e-3), lambda: cube_of_27_points(11)])

@@ -36,17 +36,11 @@ from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, primal_dual
 from tests.solvers.problems import ROWS, Cubic, assert_close, joined, random_matrix
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def both(comm, dtype, kind=VStack):

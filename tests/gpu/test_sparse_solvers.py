@@ -25,17 +25,11 @@ from collops.solvers.proximal import (
 from collops.solvers.shrinkage import Percentile
 from tests.solvers.problems import ROWS, assert_close, joined, random_matrix
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = ["f4", "f8", "c8", "c16"]
 REPLAYED = "replayed CUDA graph"
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 def both(comm, dtype):

@@ -13,19 +13,13 @@ from collops.exchange import TRANSPORTS, possible_transports
 from collops.exchange.packing import Index
 from tests.exchange.model import Graph, operations, values, with_nan
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 DTYPES = (
     *("float16", "float32", "float64", "complex64", "complex128", "int8", "uint8", "int16", "int32", "uint32"),
     *("int64", "uint64", "bool"),
 )
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None and comm.size > 1:
-        pytest.skip("no device on every rank")
 
 
 @pytest.fixture(params=TRANSPORTS, scope="module")

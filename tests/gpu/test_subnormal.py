@@ -8,20 +8,11 @@ import scipy.sparse
 
 import collops
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 SMALLEST = float(np.finfo("float32").smallest_subnormal)
 SIZE = 301
-
-
-@pytest.fixture(autouse=True)
-def _device(comm):
-    if comm.device_transport is None and comm.size > 1:
-        pytest.skip("no device on every rank")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"no device: {error}")
 
 
 def subnormal(size=SIZE, seed=0):

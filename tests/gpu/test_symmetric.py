@@ -16,9 +16,7 @@ cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 @pytest.fixture(autouse=True)
-def _device(comm, request):
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
+def _nvshmem(device, comm, request):
     if comm.size > 1:
         pytest.importorskip("nvshmem", reason="nvshmem4py is not installed")
     if len(set(comm.nodes)) > 1 and request.function is not test_refused_where_hosts_cannot_reach_each_other:

@@ -14,16 +14,10 @@ from tests.array.cases import values
 from tests.operators.test_toeplitz import STORED, grids, kernel
 from tests.solvers.problems import assert_close
 
+pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 REPLAYED = "replayed CUDA graph"
-
-
-@pytest.fixture(autouse=True)
-def device(comm):
-    """A device, and a transport for it."""
-    if comm.device_transport is None:
-        pytest.skip("no device on every rank")
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 20), (11, 148), (70, 6), (5, 33), (200, 1000)])

@@ -27,24 +27,31 @@ using std::fabs; using std::sqrt;
 template <typename T> T min(T a, T b) { return b < a ? b : a; }
 template <typename T> T max(T a, T b) { return a < b ? b : a; }
 static struct { int x, y, z; } blockIdx, threadIdx;
-static int of_first_lane;
-inline int __shfl_sync(unsigned, int value, int) { return threadIdx.x ? of_first_lane : of_first_lane = value; }
+// The lanes of a warp run in turn, and the first one leaves its values to the others.
+static int of_first_lane[64], calls;
+inline int __shfl_sync(unsigned, int value, int)
+{
+    int& kept = of_first_lane[calls++];
+    return threadIdx.x ? kept : kept = value;
+}
 inline long long __double_as_longlong(double value) { long long bits; memcpy(&bits, &value, 8); return bits; }
 inline double __longlong_as_double(long long bits) { double value; memcpy(&value, &bits, 8); return value; }
 inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 #include SOURCE
 extern "C" void run(
-    int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed,
-    Real tolerance, Real least, Real h0, Real h1, Real h2, int n0, int n1, int n2, int settled, int level, int first0,
-    int first1, int corner)
+    int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags,
+    Real tolerance, Real least, Real h0, Real h1, Real h2, int n0, int n1, int n2, int level, int first0, int first1,
+    int corner)
 {
     blockIdx = {x, y, z};
     for (threadIdx.y = 0; threadIdx.y < ROWS; ++threadIdx.y)
-        for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x)
+        for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x) {
+            calls = 0;
             sweep_plane(
-                rests, active, slowness, sources, changed, tolerance, least, h0, h1, h2, n0, n1, n2, settled, level,
-                first0, first1, corner);
+                rests, active, slowness, sources, flags, tolerance, least, h0, h1, h2, n0, n1, n2, level, first0,
+                first1, corner);
+        }
 }
 """
 
@@ -58,16 +65,18 @@ def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.n
 class HostKernel:
     """The kernel of sweep.cu; the threads of all blocks run in turn."""
 
-    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype, points: int) -> None:
         source = Path(package.__file__).with_name("sweep.cu")
         driver, library = folder / "driver.cpp", folder / "sweep.so"
         driver.write_text(DRIVER)
         command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20", f'-DSOURCE="{source}"']
-        command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
+        command += (
+            [f"-DPOINTS={points}"] + ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
+        )
         subprocess.run(command, check=True, capture_output=True)
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 5 + [ctypes.c_int] * 8
+        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 5 + [ctypes.c_int] * 7
 
     def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
         """Launch it."""

@@ -115,7 +115,7 @@ def _no_interval(path):
         (_no_coordinates, "lacks source and receiver coordinates"),
         (_no_interval, "lacks a sample interval"),
         (_all_headers(117, lambda trace: 2000 + trace % 2), "mixes sample intervals"),
-        (_all_headers(109, lambda trace: trace), "delay recording times"),
+        (_all_headers(109, lambda trace: 5000 * (trace % 2)), "begin at 0 to 5 s"),
         (_all_headers(29, lambda trace: 2), "no live seismic traces"),
         (_all_headers(89, lambda trace: 3), "coordinates in degrees"),
     ],

@@ -220,7 +220,7 @@ def test_a_survey_with_more_headers_and_a_fine_interval(comm, folder):
     traces = comm.allgatherv(np.concatenate([np.empty((0, 50)), *survey.traces]), [3 * len(s) for s in survey.shares])
     np.testing.assert_array_equal(traces, centred())
     (note,) = [each for each in survey.notes if "extension 1" in each]
-    assert "positions" in note
+    assert "has source_x, which replace" in note and (survey.geometry.sources[0] == 5).all()
 
 
 def test_volumes_and_velocities_say_which_interval_is_used(comm, folder):
@@ -252,3 +252,36 @@ def test_results_of_such_a_file_are_of_revision_1(tmp_path, order):
         assert file.attributes(9)[:].tolist() == [10, 10, 10, 11, 11, 11]
         assert file.attributes(81)[:].tolist() == [0, 50, 100, 150, 200, 250]
         np.testing.assert_array_equal(file.trace.raw[:], numbers())
+
+
+def test_images_of_revision_2_have_the_exact_interval(comm, folder):
+    """Steps above 65.535 m, which revision 1 cannot represent, are the same here, in segyio and in the bytes."""
+    import segyio
+
+    survey = read(given(comm, folder / "a.sgy", centred()), comm)
+    grid = Grid(4, 9, 25.0, 80.0004)
+    image = np.arange(36.0).reshape(4, 9)
+    with pytest.raises(InputError, match="whole microseconds"):
+        survey.write(folder / "b.sgy", image, grid)
+    path = survey.write(folder / "b.sgy", image, grid, revision=2)
+    content, file = path.read_bytes(), SegyFile.inspect(path)
+    assert (file.revision, file.samples, file.traces, file.interval, file.exact) == (2, 9, 4, 80_000.4, True)
+    assert struct.unpack(">i", content[3268:3272]) == (9,) and struct.unpack(">d", content[3272:3280]) == (80_000.4,)
+    assert struct.unpack(">iQQ", content[3296:3300] + content[3512:3528]) == (0x01020304, 4, 3600)
+    assert content[3500:3504] == b"\2\0\0\1" and content[3600 + 232 : 3840] == b"SEG00000"
+    np.testing.assert_array_equal(file.read(np.arange(4)), image)
+    assert "SEG-Y REV2.0" in file.text()
+    with segyio.open(str(path), ignore_geometry=True) as other:
+        np.testing.assert_array_equal(other.trace.raw[:], image)
+        assert other.attributes(181)[:].tolist() == file.headers("CDP_X")["CDP_X"].tolist()
+
+
+@pytest.mark.serial
+def test_shots_of_revision_2_keep_their_headers(tmp_path):
+    survey = read(write(tmp_path / "a.sgy", centred(), i3201=77))
+    made = shot_traces("RESULT", survey.headers, survey.shots, centred(), 2)  # type: ignore[arg-type]
+    write_alone(tmp_path / "b.sgy", made)
+    again = read(tmp_path / "b.sgy")
+    np.testing.assert_array_equal(np.concatenate(again.traces), centred())
+    assert again.geometry.sources.tolist() == survey.geometry.sources.tolist()
+    assert SegyFile.inspect(tmp_path / "b.sgy").binary()[3201] == 77

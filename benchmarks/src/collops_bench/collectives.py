@@ -1,6 +1,7 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-An allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
+All operations are also measured with ``torch.distributed``, and on GPUs with nccl4py's high-level interface. An
+allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
 allgather, reduce_scatter and alltoall are also measured on memory that is registered with NCCL, and both are replayed
 from a CUDA graph.
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from collops.comm import world
 from collops.comm.nccl import p2p_is_off
 from collops.errors import TransportError
+from collops_bench.libraries import further_libraries
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
@@ -81,13 +83,19 @@ class _Buffers:
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each operation and size."""
     communicators, missing = communicators_by_transport(context)
-    raw, peer = _raw(context), load_peer(context)
+    name_of_raw = RAW_NCCL if context.engine.memory == "device" else RAW_MPI
+    further = further_libraries(context)
+    libraries: dict[str, Any] = {name_of_raw: _raw(context), **further}
+    peer = load_peer(context)
     plan = Plan(rounds=3, seconds=0.005) if context.options.quick else Plan(rounds=7, seconds=0.03)
     for operation in OPERATIONS:
         slow: dict[str, str] = {}
         for size in sizes_up_to(_largest(context, operation)):
             if not communicators.keys() <= slow.keys():
-                yield _measure(context, plan, operation, size, communicators, raw, peer, missing, slow)
+                yield _measure(context, plan, operation, size, communicators, libraries, peer, missing, slow)
+    for library in further.values():
+        if not isinstance(library, str):
+            library.close()
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -138,7 +146,7 @@ def _measure(
     operation: str,
     size: int,
     communicators: dict[str, Communicator],
-    raw: _RawMpi | _RawNccl | str,
+    libraries: dict[str, Any],
     package: Peer | str,
     missing: dict[str, str],
     slow: dict[str, str],
@@ -152,13 +160,12 @@ def _measure(
     for name, comm_of_transport in communicators.items():
         if name not in absent:
             programs[name] = _ours(operation, comm_of_transport, buffers)
-    if isinstance(raw, str):
-        absent[RAW_NCCL if engine.memory == "device" else RAW_MPI] = raw
-        peer = None
-    else:
-        peer = raw.name
-        if peer not in absent:
-            programs[peer] = raw.program(operation, buffers)
+    raw, *_ = libraries
+    for name, library in libraries.items():
+        if isinstance(library, str):
+            absent[name] = library
+        elif name not in absent:
+            programs[name] = library.program(operation, buffers)
     returning: dict[str, Callable[[], Any]] = {}
     if operation == "allreduce" and isinstance(package, str):
         absent[PEER] = package
@@ -209,7 +216,7 @@ def _measure(
         timings,
         absent,
         ours=next(iter(communicators)),
-        peer=peer,
+        peer=None if isinstance(libraries[raw], str) else raw,
         checks=checks,
         figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},
         headline=_headline(operation, size, comm.size),
@@ -332,8 +339,6 @@ def _ours(operation: str, comm: Communicator, buffers: _Buffers) -> Callable[[],
 class _RawMpi:
     """Buffered MPI calls through mpi4py, with datatypes resolved beforehand."""
 
-    name = RAW_MPI
-
     def __init__(self, control: Any) -> None:
         from mpi4py import MPI
 
@@ -365,8 +370,6 @@ class _RawMpi:
 
 class _RawNccl:
     """NCCL calls through its low-level binding, with all arguments resolved beforehand."""
-
-    name = RAW_NCCL
 
     def __init__(self, comm: Communicator) -> None:
         from nccl.bindings import nccl

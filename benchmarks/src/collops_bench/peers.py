@@ -1,6 +1,6 @@
 """PyLops-MPI, the peer of most benchmarks, which does the same work on the same data in the same processes.
 
-If it is not installed, the reason is recorded instead of its times.
+Of a peer that cannot be measured, the reason is recorded instead of its times.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import copy
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,11 @@ __all__ = [
     "BY_MPI",
     "PEER",
     "Peer",
+    "load_jax",
     "load_peer",
     "why_missing",
     "why_no_mpi4jax",
+    "why_no_package",
     "why_no_petsc",
     "why_no_pylops_mpi",
     "why_not_loaded",
@@ -133,15 +136,41 @@ def why_missing(context: Context, obstacle: Callable[[], str | None]) -> str | N
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def why_no_petsc(context: Context) -> str | None:
-    """Return why PETSc is not measured, or None. Collective."""
+def why_no_package(
+    context: Context, module: str, *, package: str | None = None, memory: str | None = None, one_process: bool = False
+) -> str | None:
+    """Return why a package is not measured, or None. Collective.
+
+    Parameters
+    ----------
+    context : Context
+        The ranks and the engine of this run.
+    module : str
+        Name of its module.
+    package : str, optional
+        Its name at PyPI; by default that of the module, with hyphens.
+    memory : {"host", "device"}, optional
+        The only memory whose arrays the package is measured with.
+    one_process : bool
+        Whether it does its work in a single process.
+    """
+    package = package or module.replace("_", "-")
 
     def obstacle() -> str | None:
-        if context.engine.memory == "device":
-            return "measured on hosts only"
-        return None if importlib.util.find_spec("petsc4py") else "petsc4py is not installed"
+        if memory not in (None, context.engine.memory):
+            return "measured on hosts only" if memory == "host" else "measured on GPUs only"
+        if one_process and context.comm.size > 1:
+            return "it has one process"
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            return f"{package} is not installed: pip install {package}"
+        return why_not_loaded(module)
 
     return why_missing(context, obstacle)
+
+
+def why_no_petsc(context: Context) -> str | None:
+    """Return why PETSc is not measured, or None. Collective."""
+    return why_no_package(context, "petsc4py", memory="host")
 
 
 def why_no_pylops_mpi(context: Context) -> str | None:
@@ -159,11 +188,15 @@ def why_no_pylops_mpi(context: Context) -> str | None:
 
 def why_no_mpi4jax(context: Context) -> str | None:
     """Return why mpi4jax, built against the MPI of this program, is not measured, or None. Collective."""
+    return why_no_package(context, "mpi4jax")
 
-    def obstacle() -> str | None:
-        return why_not_loaded("mpi4jax") if importlib.util.find_spec("mpi4jax") else "mpi4jax is not installed"
 
-    return why_missing(context, obstacle)
+def load_jax() -> Any:
+    """Return the module ``jax``, which by default would take three quarters of the GPU's memory at its first use."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    return jax
 
 
 @cache

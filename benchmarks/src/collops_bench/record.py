@@ -78,6 +78,10 @@ _PACKAGES = [
     "mpi4jax",
     "jaxdecomp",
     "petsc4py",
+    "mpi4py-fft",
+    "torch",
+    "nvmath-python",
+    "ghex",
 ]
 
 

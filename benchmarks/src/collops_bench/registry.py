@@ -68,6 +68,7 @@ BENCHMARKS = {
         Benchmark("lsm", "Least-squares Kirchhoff migration.", 4 * _GIB, _GIB),
         Benchmark("traveltimes", "Travel times in a velocity model, against fast marching.", 24 * _GIB, _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
+        Benchmark("products", "Fourier transforms and sparse products beside other libraries.", 16 * _GIB, 2 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("multigrid", "Multigrid's set-up and solution, against PyAMG and PETSc.", 4 * _GIB, 4 * _GIB),
         Benchmark("posterior", "Samples of the posterior of a migration, in solutions for its mean.", _GIB, _GIB),

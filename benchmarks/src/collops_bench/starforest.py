@@ -55,7 +55,8 @@ def measure(context: Context) -> Iterator[Measurement]:
         for routine in _ROUTINES:
             yield _scatter(context, plan, routine, size)
         size *= 4
-    yield _product(context, plan, (8 if quick else 252) if device else (8 if quick else 40))
+    for side in (8,) if quick else (252, 126) if device else (40,):
+        yield _product(context, plan, side)
 
 
 def _transports(context: Context) -> list[str]:

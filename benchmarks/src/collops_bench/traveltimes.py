@@ -36,7 +36,7 @@ def measure(context: Context) -> Iterator[Measurement]:
     if quick:
         grids = [((41, 31), 3, True), ((21, 19, 17), 3, True)]
     elif device:
-        grids = [((401, 300), 256, True), ((128, 128, 96), 64, True), ((512, 512, 256), 64, False)]
+        grids = [((401, 300), 256, True), ((128, 128, 96), 64, True), ((256, 256, 128), 32, False)]
     else:
         grids = [((401, 300), 8, True), ((101, 101, 61), 4, True)]
     for shape, sources, with_peer in grids:

@@ -50,6 +50,7 @@ class ShotHeaders(NamedTuple):
     times: np.ndarray  # of the samples after the shot, s
     shot: int  # the number of the shot among `records`, from 0
     records: np.ndarray  # field record numbers of all shots of the survey
+    window: np.ndarray | None = None  # times of the first and the last recorded sample of each trace, s; None for all
 
 
 @dataclass(frozen=True)
@@ -336,6 +337,10 @@ class Conditioning:
             first, last = self.window
             fade = np.minimum((times - first) / period if first else 1.0, (last - times) / period)
             mute = mute * smooth_step(fade)
+        if headers.window is not None:
+            first, last = headers.window[..., None]
+            rounding = 1e-6 * float(times[1] - times[0])
+            mute = mute * ((times >= first - rounding) & (times <= last + rounding))
         return mute
 
     def conditioned(self, traces: np.ndarray, headers: ShotHeaders, period: float) -> Conditioned:

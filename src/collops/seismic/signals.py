@@ -18,6 +18,7 @@ __all__ = [
     "frequency_from_power",
     "frequency_of",
     "highest_frequency",
+    "moved",
     "noise_from_power",
     "onset_times",
     "power_spectrum",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _ONSET = 0.2  # of the largest amplitude of a trace
+_ROUNDING = 1e-6  # of positions in samples: smaller fractions count as 0
 
 
 def ricker_shape(position: np.ndarray) -> np.ndarray:
@@ -41,6 +43,47 @@ def smooth_step(position: np.ndarray) -> np.ndarray:
     """Rise smoothly from 0 to 1 between the positions 0 and 1."""
     inside = np.clip(position, 0, 1)
     return inside * inside * (3 - 2 * inside)
+
+
+def moved(traces: np.ndarray, firsts: np.ndarray, samples: int) -> np.ndarray:
+    """Move each trace along a time axis with `samples` samples, which is zero before and after the trace.
+
+    Parameters
+    ----------
+    traces : numpy.ndarray
+        Shape ``(traces, n)``, real.
+    firsts : numpy.ndarray
+        The index on the axis of the first sample of each trace; may be negative. For whole numbers, samples are copied.
+        For fractions, they are interpolated by the phase of a Fourier transform, in which each trace is followed by its
+        mirror image, so that it has no steps.
+    samples : int
+        Number of samples of the axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> moved(np.array([[1.0, 2.0, 3.0]]), np.array([2.0]), 4)
+    array([[0., 0., 1., 2.]])
+    """
+    from scipy.fft import irfft, rfft
+
+    result = np.zeros((len(traces), samples), traces.dtype)
+    if not traces.size:
+        return result
+    whole = np.floor(firsts + _ROUNDING).astype(int)
+    fractions = firsts - whole
+    between = np.flatnonzero(np.abs(fractions) > _ROUNDING)
+    if between.size:
+        both = np.concatenate([traces[between], traces[between, ::-1]], axis=1).astype(np.float64)
+        phase = np.exp(-2j * np.pi * np.fft.rfftfreq(both.shape[1]) * fractions[between, None])
+        delayed = irfft(rfft(both, axis=1) * phase, both.shape[1], axis=1)[:, : traces.shape[1]]
+        traces = traces.copy()
+        traces[between] = delayed
+    for row, trace, first in zip(result, traces, whole, strict=True):
+        begin, end = max(first, 0), min(first + len(trace), samples)
+        if begin < end:
+            row[begin:end] = trace[begin - first : end - first]
+    return result
 
 
 def ricker_half(frequency: float, interval: float) -> float:

@@ -52,7 +52,7 @@ def _fourier(context: Context, size: Size) -> Iterator[Case]:
             plan=size.plan,
         )
         if importlib.util.find_spec("mpi4py_fft") is None:
-            case = replace(case, peer=None, missing="its Fourier transforms need mpi4py-fft, which is not installed")
+            case = replace(case, peer=None, missing="its Fourier transforms need mpi4py-fft: pip install mpi4py-fft")
         yield case
 
 

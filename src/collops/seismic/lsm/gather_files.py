@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     from collops.seismic.segy import Traces
 
 
-def gather_files(problem: Problem, quality: Quality, avo: Amplitudes | None, depth: str) -> dict[str, Traces]:
+def gather_files(
+    problem: Problem, quality: Quality, avo: Amplitudes | None, depth: str, revision: int
+) -> dict[str, Traces]:
     """Return the SEG-Y files of gathers by name, for a survey with headers; `depth` describes their samples."""
     survey, columns = problem.survey, _flat_columns(problem, quality)
     offsets, angles = quality.offsets, quality.angles
 
     def traces(title: str, values: np.ndarray, classes: np.ndarray) -> Traces:
         assert survey.headers is not None
-        return gather_traces(title, values, columns, classes, problem.image_grid, survey.headers, survey.comm.rank)
+        where = columns, classes, problem.image_grid, survey.headers, survey.comm.rank, revision
+        return gather_traces(title, values, *where)
 
     kinds = [
         ("offset_gathers", "COMMON-IMAGE GATHERS", offsets, offsets.values),

@@ -46,9 +46,18 @@ from collops.seismic.segy import SegyFile, fits_segy, require_segyio, segy_bytes
 from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, onset_times, ricker
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
-from collops.seismic.survey.segy import shot_traces
+from collops.seismic.survey.segy import parse_places, shot_traces
+from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
-from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid, parse_velocity
+from collops.seismic.survey.velocity import (
+    Gradient,
+    Model,
+    VelocityFile,
+    load_velocity,
+    on_grid,
+    parse_velocity,
+    smoothed,
+)
 from collops.seismic.survey.zarr import ZarrShots
 from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavelet
 
@@ -86,17 +95,37 @@ class Options(CommonOptions):
 
     survey: Annotated[
         str | None,
-        option("Prestack survey, in SEG-Y or Zarr; by default a synthetic survey.", _FILES, metavar="FILE.sgy|STORE"),
+        option(
+            "Prestack survey, in SEG-Y, SU or Zarr; by default a synthetic survey.",
+            _FILES,
+            metavar="FILE.sgy|FILE.su|URL|STORE",
+        ),
+    ] = None
+    header: Annotated[
+        list[str] | None,
+        option(
+            "First byte of a field of the trace headers that is not at its standard place, such as source_x=181 or "
+            "source_x=181:f4 (i2, i4, i8, f4 or f8). May be repeated.",
+            _FILES,
+            metavar="NAME=BYTE",
+        ),
+        RecordedOnly(),
     ] = None
     velocity: Annotated[
         str | None,
         option(
-            "Velocity in m/s: a number, a gradient such as 1500+0.6z (z in m), a SEG-Y file in depth, or a .npy file "
-            "of shape (nx, nz) or (ny, nx, nz).",
+            "Velocity in m/s: a number, a gradient such as 1500+0.6z (z in m), a SEG-Y file in depth, a .npy file of "
+            "shape (nx, nz) or (ny, nx, nz), or a text or SEG-Y file of depths and velocities (depth:), two-way times "
+            "and interval velocities (time:) or RMS velocities (rms:), which are converted to depth.",
             _FILES,
-            metavar="FILE.npy|FILE.sgy|EXPRESSION",
+            metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE",
             show_default="1500+0.6z for the synthetic survey",
         ),
+    ] = None
+    smooth_velocity: Annotated[
+        float | None,
+        option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
+        Positive,
     ] = None
     inline: Annotated[
         int | None,
@@ -106,6 +135,42 @@ class Options(CommonOptions):
         int | None,
         option("Dimensions of the survey: 2 (line) or 3 (area).", _FILES, show_default="from the positions"),
         Must("be 2 or 3", lambda value: value in (2, 3)),
+        RecordedOnly(),
+    ] = None
+    geometry: Annotated[
+        list[str] | None,
+        option(
+            "File with the positions of sources and receivers: the S, R and X files of SPS, or P1/90. May be repeated.",
+            _FILES,
+            metavar="FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    statics: Annotated[
+        str | None,
+        option(
+            "Static corrections to add to the times: of source and receiver from the trace headers (headers), their "
+            "total (total), the total with the opposite sign where it was applied (undo), or from a text file with "
+            "lines of field record and ms, or of field record, channel and ms.",
+            _FILES,
+            metavar="headers|total|undo|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    datum: Annotated[
+        str | None,
+        option(
+            "Move sources and receivers to this elevation in m, or to a floating datum: the mean elevation over this "
+            "length in m. Needs --replacement-velocity.",
+            _FILES,
+            metavar="ELEVATION|floating:LENGTH",
+        ),
+        RecordedOnly(),
+    ] = None
+    replacement_velocity: Annotated[
+        float | None,
+        option("Velocity between the stations and --datum, m/s.", _FILES),
+        Positive,
         RecordedOnly(),
     ] = None
     nx: Annotated[int | None, option("Number of image points along the line (x).", _IMAGE), AtLeast(2)] = None
@@ -367,6 +432,12 @@ class Options(CommonOptions):
         bool,
         option("Fit intercept and gradient to the amplitudes of the angle gathers. Writes avo.png.", METHOD, "--avo"),
     ] = False
+    segy_revision: Annotated[
+        int,
+        option("Revision of the SEG-Y files of the results: 1 or 2."),
+        Must("be 1 or 2", lambda value: value in (1, 2)),
+        RecordedOnly(),
+    ] = 1
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:
@@ -398,12 +469,14 @@ class Options(CommonOptions):
         if self.survey is not None:
             (ZarrShots if is_zarr(self.survey) else SegyFile).inspect(self.survey)
             require_segyio()  # of the results
+            parse_places(self.header or ())
         if self.wavelet is not None:
             parse_wavelet(self.wavelet)
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency exclude each other: omit one of them")
         self.conditioning()
         self.image_ranges()
+        self.corrections()
         self.check_illumination(self.weighting)
         if self.gather_columns is not None and self.gathers is None:
             raise InputError("--gather-columns needs --gathers: pass both, or omit it")
@@ -422,12 +495,11 @@ class Options(CommonOptions):
         # A survey that this package wrote may store its velocity; `recorded` reads it.
         text = self.velocity or (_SYNTHETIC_VELOCITY if self.survey is None else None)
         model = None if text is None else parse_velocity(text)
-        if isinstance(model, Path):
-            if model.suffix.lower() != ".npy":
-                SegyFile.inspect(model)
-            elif not model.is_file():
-                raise InputError(f"{model} does not exist: check the path of the velocity file")
-        if self.inline is not None and (not isinstance(model, Path) or model.suffix.lower() == ".npy"):
+        if isinstance(model, VelocityFile):
+            model.check()
+        elif self.smooth_velocity is not None and model is not None:
+            raise InputError(f"--smooth-velocity is for velocities from files, and {text} is smooth: omit it")
+        if self.inline is not None and not (isinstance(model, VelocityFile) and model.is_segy):
             raise InputError("--inline needs a SEG-Y velocity: pass it with --velocity, or omit --inline")
         if model is not None:
             mode_of(model, self.mode)
@@ -446,6 +518,15 @@ class Options(CommonOptions):
         return {
             axis: parse_range(f"--image-{axis}", text, "m", -np.inf) for axis, text in texts.items() if text is not None
         }
+
+    def corrections(self) -> Statics | None:
+        """Return the static corrections of the survey, or None without any. Raises `InputError`."""
+        if self.statics is None and self.datum is None and self.replacement_velocity is None:
+            return None
+        datum = None if self.datum is None else parse_datum(self.datum)
+        statics = Statics(self.statics, datum, self.replacement_velocity)
+        _ = statics.table  # raises if the file cannot be read
+        return statics
 
     def conditioning(self) -> Conditioning:
         """Return the conditioning of the traces. Reads the files of picks and weights, and raises `InputError`."""
@@ -546,7 +627,9 @@ class Problem:
         geometry, known = self.survey.geometry, self.survey.headers
         records = np.arange(geometry.shots) + 1 if known is None else known.records
         channels = np.arange(geometry.receivers[shot].shape[1]) + 1 if known is None else known.channels[shot]
-        return ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records)
+        placement = None if known is None else known.placement
+        window = None if placement is None else placement.window(shot)
+        return ShotHeaders(np.abs(geometry.offsets(shot)), channels, geometry.times, shot, records, window)
 
     @property
     def segy_bytes(self) -> int:
@@ -599,7 +682,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         target = _target(options, grid)
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
         table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2), parts=comm.size)
-        velocity = on_grid(model, grid, None, notes)
+        velocity = _smoothed(options, on_grid(model, grid, None, notes), grid, notes)
         frequency = options.frequency or default_frequency(velocity, grid)
         geometry = fixed_spread(
             grid, velocity, options.shots or _SHOTS, options.receivers or _RECEIVERS, options.samples
@@ -619,22 +702,26 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     """
     sizes = {name: getattr(options, name) for name in ("nx", "ny", "nz", "dx", "dy", "dz", "x0", "y0")}
     across = any(sizes[name] is not None for name in ("ny", "dy", "y0"))
-    survey = read(str(options.survey), comm, dims=options.dims or (3 if across else None))
+    with local_stage(comm):
+        statics = options.corrections()
+    dims = options.dims or (3 if across else None)
+    files = {"header": options.header or (), "geometry": options.geometry or ()}
+    survey = read(str(options.survey), comm, dims=dims, statics=statics, **files)
     notes, samples = survey.notes, survey.geometry.samples
     streamed = _streams(options, survey, compute or engine("numpy"))
     model, described = _velocity_of(options, survey)
     conditioning = _filter(options, survey, streamed)
     power = survey.spectrum(outliers=options.outliers)
     grid = survey.grid(model, **sizes)
-    velocity = survey.velocity(model, grid)
+    velocity = _smoothed(options, survey.velocity(model, grid), grid, notes)
     with raised_together():
         target = _target(options, grid)
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
-    if not fits_segy(grid.dz / 1e3, (target or grid).nz):
+    if options.segy_revision == 1 and not fits_segy(grid.dz / 1e3, (target or grid).nz):
         survey.warnings.append(
             "SEG-Y needs depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are not written "
-            "(choose another --dz)"
+            "(choose another --dz, or --segy-revision 2)"
         )
     notes.insert(0, f"read {survey.geometry.shots} shots, {survey.geometry.traces} traces of {samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
@@ -687,6 +774,16 @@ def _velocity_of(options: Options, survey: Survey) -> tuple[Model, tuple[str | N
     model = survey.model(text, inline=options.inline)
     with raised_together():
         return model, _described(model, options.mode, survey.defaults.get("mode"))
+
+
+def _smoothed(options: Options, velocity: np.ndarray, grid: Grid, notes: list[str]) -> np.ndarray:
+    """Smooth a velocity with --smooth-velocity, and add a sentence to `notes`."""
+    if (length := options.smooth_velocity) is None:
+        return velocity
+    result = smoothed(velocity, grid, length)
+    change = float(np.abs(result / velocity - 1).max())
+    notes.append(f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {100 * change:.2g} %")
+    return result
 
 
 def _filter(options: Options, survey: Survey, streamed: bool) -> Conditioning:

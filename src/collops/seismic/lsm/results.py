@@ -66,7 +66,7 @@ def findings(
     """Return the results for the recipe, which writes them. Collective."""
     options, survey, geometry = job.options, problem.survey, problem.survey.geometry
     with local_stage(job.comm):
-        segy = _segy(problem, migration, judged, *data.rows())
+        segy = _segy(problem, migration, judged, options.segy_revision, *data.rows())
         power = power_spectrum(data.weighted(), geometry.samples)
     truth, quality = None if problem.truth is None else problem.at_image(problem.truth), judged.quality
     noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, truth)
@@ -144,6 +144,7 @@ def _numbers(
         "noise_deviation": None if deviation is None else deviation.noise,
         "prior_deviation": None if deviation is None else deviation.prior,
         "conditioning": problem.conditioning or None,
+        "statics": None if problem.survey.headers is None else ", ".join(problem.survey.headers.statics) or None,
         "mode": problem.mode,
         "amplitude": problem.weighting.amplitude,
         "aperture": problem.weighting.aperture,
@@ -256,7 +257,7 @@ def _arrivals(problem: Problem) -> Field:
 
 
 def _segy(
-    problem: Problem, migration: Migration, judged: Judgement, predicted: Any, residual: Any
+    problem: Problem, migration: Migration, judged: Judgement, revision: int, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
     survey, grid, images, gathers = problem.survey, problem.image_grid, [], {}
@@ -264,21 +265,25 @@ def _segy(
     if (headers := survey.headers) is None:
         return {}
     shots, rank = survey.shots, survey.comm.rank
-    if fits_segy(grid.dz / 1e3, grid.nz):
+    if revision == 2 or fits_segy(grid.dz / 1e3, grid.nz):
         first = f" FROM {grid.z0:g} M (BYTES 109, 215)" * bool(grid.z0)
         depth = f"DEPTH{first} IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
         images = [
-            image_traces(f"LEAST-SQUARES IMAGE, {depth}", migration.image, grid, headers, rank),
-            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", migration.adjoint, grid, headers, rank),
+            image_traces(f"LEAST-SQUARES IMAGE, {depth}", migration.image, grid, headers, rank, revision),
+            image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", migration.adjoint, grid, headers, rank, revision),
         ]
         if deviation is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
-            images.append(image_traces(title, deviation.deviation, grid, headers, rank))
+            images.append(image_traces(title, deviation.deviation, grid, headers, rank, revision))
         if judged.quality is not None:
-            gathers = gather_files(problem, judged.quality, judged.avo, depth)
+            gathers = gather_files(problem, judged.quality, judged.avo, depth, revision)
     traces_of_shots = [
-        shot_traces("TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted),
-        shot_traces("RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual),
+        shot_traces(
+            "TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted, revision
+        ),
+        shot_traces(
+            "RESIDUAL: FILTERED, MUTED DATA WITHOUT GAIN LESS MODELLED TRACES", headers, shots, residual, revision
+        ),
     ]
     names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
     return dict(zip(names, traces_of_shots + images, strict=False)) | gathers

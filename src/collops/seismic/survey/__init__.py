@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collops.seismic.survey.geometry import Geometry, Grid
 from collops.seismic.survey.normal import NormalEquations
+from collops.seismic.survey.statics import Statics
 from collops.seismic.survey.survey import Survey, read
 
-__all__ = ["Geometry", "Grid", "NormalEquations", "Survey", "read"]
+__all__ = ["Geometry", "Grid", "NormalEquations", "Statics", "Survey", "read"]

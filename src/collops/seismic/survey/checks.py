@@ -44,7 +44,7 @@ class Terms(NamedTuple):
     dead: str  # instruction how to exclude traces
 
 
-def refuse_stack(path: Path) -> None:
+def refuse_stack(path: Path | str) -> None:
     """Raise `InputError` for a file that holds stacked traces, or a model, instead of shots."""
     raise InputError(
         f"{path} must hold shots, not stacked traces or a model (one trace per shot, without offset): pass the "
@@ -53,7 +53,7 @@ def refuse_stack(path: Path) -> None:
 
 
 def check_positions(
-    path: Path, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
+    path: Path | str, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
 ) -> list[str]:
     """Compare positions with each other and with the offsets in the file; return warnings.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,18 +13,21 @@ from collops.errors import InputError
 from collops.seismic.kirchhoff.stations import distinct_rows
 from collops.seismic.survey.checks import Terms, check_positions
 from collops.seismic.survey.geometry import Bins, Geometry, Line
+from collops.seismic.survey.placement import Placement
+from collops.seismic.survey.statics import Statics, corrected
 
 # A survey is 3-D if stations lie further off the best-fitting line than this fraction of its length: with inline and
 # crossline numbers, and without them (a crooked line has no numbers).
 _WIDE_WITH_NUMBERS, _WIDE = 0.1, 0.25
+_MAX_RECORDS = 10  # length of the time axis over the length of the longest trace
 
 
 class TraceFile(Protocol):
     """A file of traces, of any format."""
 
     @property
-    def path(self) -> Path:
-        """Path of the file, for messages."""
+    def path(self) -> Path | str:
+        """Path or URL of the file, for messages."""
         ...
 
     def read(self, traces: np.ndarray) -> np.ndarray:
@@ -40,12 +43,17 @@ class TraceHeaders:
     source: np.ndarray  # easting and northing
     group: np.ndarray  # the same of the receiver
     depth: np.ndarray  # of source and receiver below sea level
+    surface: np.ndarray  # elevation of the ground at the source
     offset: np.ndarray  # 0 where it is unknown
     shot: np.ndarray  # shape (keys, traces): the traces of a shot have the same keys
     record: np.ndarray | None  # field record number; without it, shots are numbered
     channel: np.ndarray | None  # without it, the traces of each shot are numbered
     bins: np.ndarray  # inline and crossline number, 0 where they are unknown
     cdp: np.ndarray  # easting and northing of the midpoint or the bin, 0 where they are unknown
+    begin: np.ndarray  # time of the first sample, s
+    count: np.ndarray  # number of recorded samples
+    # corrections of source and receiver, and total correction, shape (3, traces), s; None if the format has none
+    statics: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class SurveyHeaders:
     notes: list[str]  # decisions of the reader, in sentences for the user
     warnings: list[str]  # doubtful headers, in sentences for the user
     defaults: Mapping[str, str]  # options stored in the file, if this package wrote it
+    placement: Placement | None = None  # None if all traces begin and end with the geometry
+    statics: tuple[str, ...] = field(default=())  # description of each correction of the times
 
     def number(self, name: str, kind: Callable[[str], Any]) -> Any:
         """Return a number among the `defaults`, or None."""
@@ -75,10 +85,11 @@ class SurveyHeaders:
 
 def survey_headers(
     file: TraceFile,
-    sampling: tuple[int, float, float],
+    interval: float,
     traces: TraceHeaders,
     terms: Terms,
     dims: int | None,
+    statics: Statics | None,
     notes: list[str],
     defaults: Mapping[str, str],
 ) -> SurveyHeaders:
@@ -89,8 +100,7 @@ def survey_headers(
     With `dims` 2 `Line.through` chooses the line. With 3, inline and crossline numbers at the CDP positions, or else at
     the midpoints, define bins and axes (`Bins.fit`); without numbers, `Line.around` chooses the axes. By default a
     survey is 3-D if stations lie further off the line than a tenth of its length, or a quarter without numbers.
-    `sampling` has the number of samples, and the interval and the time of the first sample in seconds; sentences are
-    added to `notes`.
+    `interval` is in seconds. `statics` are applied to times and depths. Sentences are added to `notes`.
     """
     if dims not in (None, 2, 3):
         raise InputError(f"dims must be 2 or 3, not {dims}")
@@ -114,6 +124,10 @@ def survey_headers(
     elif off_line > 0.02 * length:
         notes.append(f"stations lie up to {off_line:.0f} m off the straight line that the 2-D migration assumes")
 
+    first, before = float(traces.begin.min()), len(notes)
+    if statics is not None:
+        traces = corrected(traces, statics, file.path, notes, warnings)
+    applied = tuple(notes[before:])
     depths, datum = _below_datum(traces.depth, notes)
     sources, groups = (
         np.stack([*([line.across(*coordinates)] if is_3d else []), line.distance(*coordinates), depth])
@@ -124,7 +138,9 @@ def survey_headers(
     # Shots with the same receivers share one object, so that they share an operator.
     distinct: dict[bytes, np.ndarray] = {}
     receivers = [distinct.setdefault(groups[:, rows].tobytes(), groups[:, rows]) for rows in order]
-    geometry, record, channel = Geometry(sources[:, first_traces], receivers, *sampling), traces.record, traces.channel
+    samples, start, placement = _time_axis(file.path, traces, order, first, interval)
+    geometry = Geometry(sources[:, first_traces], receivers, samples, interval, start)
+    record, channel = traces.record, traces.channel
     return SurveyHeaders(
         file,
         geometry,
@@ -137,6 +153,8 @@ def survey_headers(
         notes,
         warnings,
         defaults,
+        placement,
+        applied,
     )
 
 
@@ -147,6 +165,27 @@ def read_traces(headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
     numbers = [headers.traces[shot] for shot in shots]
     together = headers.file.read(np.concatenate(numbers))
     return np.split(together, np.cumsum([len(n) for n in numbers])[:-1])
+
+
+def _time_axis(
+    path: Path | str, traces: TraceHeaders, order: list[np.ndarray], first: float, interval: float
+) -> tuple[int, float, Placement | None]:
+    """Return the number of samples and the start of the time axis, and the placement of traces that differ from it.
+
+    `order` has the rows of the traces of each shot; `first` is the time of the first sample of all recorded traces.
+    """
+    samples, start = Placement.axis(traces.begin, traces.count, first, interval)
+    if samples > _MAX_RECORDS * traces.count.max():
+        ends = f"{traces.begin.min():g} to {traces.begin.max():g} s"
+        raise InputError(
+            f"the traces of {path} begin at {ends}, and need a time axis more than {_MAX_RECORDS} times as long: "
+            "correct their delay recording times (in SEG-Y bytes 109 to 110, with the scalar 215 to 216), or their "
+            "static corrections"
+        )
+    if not (np.ptp(traces.begin) or np.ptp(traces.count) or traces.begin[0] != first):
+        return samples, start, None
+    begins, counts = ([values[rows] for rows in order] for values in (traces.begin, traces.count))
+    return samples, start, Placement(begins, counts, samples, interval, start)
 
 
 def _axes(traces: TraceHeaders, stations: np.ndarray, notes: list[str]) -> tuple[Line, Bins | None]:

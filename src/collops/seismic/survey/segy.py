@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +15,11 @@ from collops.seismic.segy import (
     TIMING,
     SegyFile,
     Traces,
+    delays,
+    field_sizes,
+    header_times,
     sample_interval,
     scaled,
-    start_time,
     unused_times,
     uses_degrees,
     whole_interval,
@@ -23,8 +27,12 @@ from collops.seismic.segy import (
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.navigation import Stations, TraceNumbers, read_lines
+from collops.seismic.survey.p190 import p190_stations
+from collops.seismic.survey.sps import is_sps, sps_stations
+from collops.seismic.survey.statics import Statics
 
-__all__ = ["gather_traces", "image_traces", "shot_traces"]
+__all__ = ["gather_traces", "image_traces", "parse_places", "shot_traces"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _FIELDS = [
@@ -46,8 +54,60 @@ _FIELDS = [
     "CROSSLINE_3D",
     "CDP_X",
     "CDP_Y",
+    "TRACE_SAMPLE_COUNT",
     *TIMING,
 ]
+NAMES = {
+    "field_record": "FieldRecord",
+    "channel": "TraceNumber",
+    "source_point": "EnergySourcePoint",
+    "offset": "offset",
+    "source_x": "SourceX",
+    "source_y": "SourceY",
+    "group_x": "GroupX",
+    "group_y": "GroupY",
+    "coordinate_scalar": "SourceGroupScalar",
+    "coordinate_units": "CoordinateUnits",
+    "elevation_scalar": "ElevationScalar",
+    "group_elevation": "ReceiverGroupElevation",
+    "source_elevation": "SourceSurfaceElevation",
+    "source_depth": "SourceDepth",
+    "inline": "INLINE_3D",
+    "crossline": "CROSSLINE_3D",
+    "cdp_x": "CDP_X",
+    "cdp_y": "CDP_Y",
+    "samples": "TRACE_SAMPLE_COUNT",
+    "interval": "TRACE_SAMPLE_INTERVAL",
+    "delay": "DelayRecordingTime",
+    "time_scalar": "ScalarTraceHeader",
+    "trace_type": "TraceIdentificationCode",
+    "source_static": "SourceStaticCorrection",
+    "group_static": "GroupStaticCorrection",
+    "total_static": "TotalStaticApplied",
+}
+"""The fields of trace headers that may be at other places: the names of `parse_places` and of segyio."""
+
+_EXTENDED = {
+    "group_elevation": 33,
+    "source_elevation": 49,
+    "source_depth": 57,
+    "source_x": 97,
+    "source_y": 105,
+    "group_x": 113,
+    "group_y": 121,
+    "offset": 129,
+    "cdp_x": 161,
+    "cdp_y": 169,
+}
+"""Lengths in trace header extension 1, by their first byte in it: float64, without scalar."""
+
+_KINDS = ("i2", "i4", "i8", "f4", "f8")
+# The fields that count; `SegyFile.places` may have floating-point numbers for them.
+_WHOLE = ("FieldRecord", "TraceNumber", "EnergySourcePoint", "INLINE_3D", "CROSSLINE_3D", "TRACE_SAMPLE_COUNT")
+
+STATICS = ("SourceStaticCorrection", "GroupStaticCorrection", "TotalStaticApplied")
+"""The fields of trace headers with static corrections of source and receiver, and the total."""
+
 _TERMS = Terms(
     "bytes 73 to 88 of its trace headers",
     "offsets (bytes 37 to 40)",
@@ -56,7 +116,37 @@ _TERMS = Terms(
 )
 
 
-def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
+def parse_places(texts: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Return places of fields of trace headers, for `SegyFile.places`, from texts ``NAME=BYTE`` or ``NAME=BYTE:TYPE``.
+
+    Bytes count from 1, and after 240 in the additional headers. Types are i2, i4, i8, f4 and f8, by default the
+    standard type of the field. Raises `InputError` for unknown names, bytes or types.
+    """
+    import segyio
+
+    sizes, places = field_sizes(segyio.TraceField.enums()), {}
+    for text in texts:
+        name, _, place = text.partition("=")
+        byte, colon, kind = place.partition(":")
+        if name not in NAMES:
+            raise InputError(f"--header {text} must begin with one of {', '.join(NAMES)}")
+        if not byte.isdecimal() or int(byte) < 1 or (colon and kind not in _KINDS):
+            raise InputError(
+                f"--header {text} must be {name}=BYTE or {name}=BYTE:TYPE, with bytes counted from 1 and a type of "
+                f"{', '.join(_KINDS)}"
+            )
+        field = NAMES[name]
+        places[field] = int(byte), kind or f"i{sizes[int(getattr(segyio.TraceField, field))]}"
+    return places
+
+
+def read_headers(
+    path: str | Path,
+    dims: int | None = None,
+    statics: Statics | None = None,
+    header: Sequence[str] = (),
+    geometry: Sequence[str | Path] = (),
+) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
     Shots are identified by field record number, energy source point and source position. Coordinates and elevations are
@@ -64,48 +154,80 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     omitted.
     """
     file = SegyFile.inspect(path)
+    file = replace(file, places=parse_places(header))
     numbers, headers = file.live_headers(*_FIELDS)
-    notes: list[str] = []
+    headers |= {name: np.rint(headers[name]).astype(np.int64) for name in _WHOLE}
+    notes = [f"trace headers: {', '.join(header)}"] if header else []
     if len(numbers) < file.traces:
         notes.append(
             f"{file.traces - len(numbers)} of {file.traces} traces are marked as dead or auxiliary and omitted"
         )
-    if uses_degrees(file, headers["CoordinateUnits"]):
+    if not geometry and uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
 
     def metres(scalar: str, *names: str) -> np.ndarray:
-        return np.stack([scaled(headers[name], headers[scalar]) * file.metres for name in names])
+        return np.stack([extended.get(name, scaled(headers[name], headers[scalar])) * file.metres for name in names])
+
+    extended = _extended(file, numbers, notes)
 
     source, group, cdp = (
         metres("SourceGroupScalar", f"{prefix}X", f"{prefix}Y") for prefix in ("Source", "Group", "CDP_")
     )
-    if not (source.any() or group.any()):
+    if not (geometry or source.any() or group.any()):
         if cdp.any():
             refuse_stack(file.path)
         raise InputError(f"{path} lacks source and receiver coordinates: fill in {_TERMS.positions}")
     elevation, surface, below = metres(
         "ElevationScalar", "ReceiverGroupElevation", "SourceSurfaceElevation", "SourceDepth"
     )
+    depth = np.stack([below - surface, -elevation])
+    corrections = np.stack([header_times(file, headers, name) / 1e3 for name in STATICS])
+    if geometry:
+        stations = _stations(geometry, headers, notes)
+        source, group = stations.source, stations.group
+        depth = np.where(np.isnan(stations.depth), depth, stations.depth)
+        surface = np.where(np.isnan(stations.surface), surface, stations.surface)
+        corrections[:2] = corrections[:2] if stations.statics is None else stations.statics
     traces = TraceHeaders(
         numbers,
         source,
         group,
-        np.stack([below - surface, -elevation]),
-        headers["offset"] * file.metres,
-        np.stack([headers[name] for name in ("FieldRecord", "EnergySourcePoint", "SourceX", "SourceY")]),
+        depth,
+        surface,
+        extended.get("offset", headers["offset"]) * file.metres,
+        np.stack([headers["FieldRecord"], headers["EnergySourcePoint"], *source]),
         headers["FieldRecord"],
         headers["TraceNumber"],
         np.stack([headers["INLINE_3D"], headers["CROSSLINE_3D"]]),
         cdp,
+        delays(file, headers),
+        file.counts(numbers, headers["TRACE_SAMPLE_COUNT"], notes),
+        corrections,
     )
-    notes += unused_times(headers)
-    if file.has_extended_positions():
-        notes.append("positions of trace header extension 1 are not read: the standard trace headers are used")
-    sampling = file.samples, sample_interval(file, headers, notes), start_time(file, headers)
+    used = [] if statics is None else [name for name, factor in zip(STATICS, statics.factors, strict=True) if factor]
+    notes += unused_times(file, headers, used)
+    interval = sample_interval(file, headers, notes)
     text = file.text()
     named = re.findall(r"C ?\d+ ([A-Z0-9_]+)=(\S+)", text) if _SIGNATURE in text else []
     defaults = {name.lower(): value for name, value in named}
-    return survey_headers(file, sampling, traces, _TERMS, dims, notes, defaults)
+    return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
+
+
+def _stations(geometry: Sequence[str | Path], headers: Mapping[str, np.ndarray], notes: list[str]) -> Stations:
+    """Return the positions of all traces from geometry files."""
+    lines = read_lines(geometry)
+    numbers = TraceNumbers(*(headers[name] for name in ("FieldRecord", "TraceNumber", "EnergySourcePoint")))
+    return (sps_stations if is_sps(lines) else p190_stations)(lines, numbers, notes)
+
+
+def _extended(file: SegyFile, numbers: np.ndarray, notes: list[str]) -> dict[str, np.ndarray]:
+    """Return the lengths in trace header extension 1 that are nonzero in any trace, by the names of segyio."""
+    values = file.extension(*_EXTENDED.values())
+    columns = zip(_EXTENDED, values[:, numbers] if values.size else values, strict=True)
+    found = {name: column for name, column in columns if column.any() and NAMES[name] not in file.places}
+    if found:
+        notes.append(f"trace header extension 1 has {', '.join(found)}, which replace the standard trace headers")
+    return {NAMES[name]: values for name, values in found.items()}
 
 
 def survey_traces(
@@ -126,29 +248,36 @@ def survey_traces(
     return made, text + [f"{name.upper()}={value}" for name, value in defaults.items()]
 
 
-def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: np.ndarray) -> Traces:
+def shot_traces(title: str, headers: SurveyHeaders, shots: range, values: Any, revision: int = 1) -> Traces:
     """Return traces that replace the traces of a survey, for this rank's `shots`, shot by shot.
 
-    They keep the order and the headers of the live traces of a SEG-Y file. For other files, traces are in the order of
-    the shots, with the headers that the geometry determines.
+    They keep the order and the headers of the live traces of a SEG-Y file, and begin where these begin, before static
+    corrections. For other files, traces are in the order of the shots, with the headers that the geometry determines.
     """
     geometry, file = headers.geometry, headers.file
     interval = whole_interval(geometry.interval, geometry.samples)
     if not isinstance(file, SegyFile):
         known = _positions(geometry, headers.line, headers.datum, headers.records, headers.channels)
-        return Traces(title, values, geometry.rows(shots), interval, known)
+        return Traces(title, values, geometry.rows(shots), interval, known, None, revision)
+    if headers.placement is not None:
+        values = headers.placement.restored(shots, values, geometry.interval, file.samples)
     numbers = np.sort(np.concatenate(headers.traces))
     rank_numbers = np.concatenate([np.empty(0, np.int64), *(headers.traces[shot] for shot in shots)])
     # These traces are written in revision 1, which defines codes for bytes that revision 0 left undefined.
     changes = {"CoordinateUnits": np.ones_like(numbers)}
-    return Traces(title, values, np.searchsorted(numbers, rank_numbers), interval, changes, (file, numbers))
+    return Traces(title, values, np.searchsorted(numbers, rank_numbers), interval, changes, (file, numbers), revision)
 
 
-def image_traces(title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int) -> Traces:
-    """Return the columns of a replicated image, which the first rank writes, at their map positions."""
+def image_traces(
+    title: str, image: np.ndarray, grid: Grid, headers: SurveyHeaders, rank: int, revision: int = 1
+) -> Traces:
+    """Return the columns of a replicated image, which the first rank writes, at their map positions.
+
+    Revision 1 needs a depth step of (nearly) whole millimetres, revision 2 stores any.
+    """
     rows, fields = slice(None if rank == 0 else 0), _columns(grid, headers)
     traces, numbers = image.reshape(-1, grid.nz)[rows], np.arange(grid.points // grid.nz)[rows]
-    return Traces(title, traces, numbers, whole_interval(grid.dz / 1e3, grid.nz), fields)
+    return Traces(title, traces, numbers, _depth_step(grid, revision), fields, None, revision)
 
 
 def gather_traces(
@@ -159,8 +288,9 @@ def gather_traces(
     grid: Grid,
     headers: SurveyHeaders,
     rank: int,
+    revision: int = 1,
 ) -> Traces:
-    """Return replicated gathers, which the first rank writes, sorted by column and class.
+    """Return replicated gathers, which the first rank writes, sorted by column and class; see `image_traces`.
 
     `gathers` has the shape ``(columns, classes, rows)``, and `columns` are flat indices of columns of the grid. The
     middle of each class, rounded, is in the header of the offset (bytes 37 to 40), in metres or degrees.
@@ -175,7 +305,12 @@ def gather_traces(
     }
     rows = slice(None if rank == 0 else 0)
     traces = gathers.reshape(-1, grid.nz)[rows]
-    return Traces(title, traces, numbers[rows], whole_interval(grid.dz / 1e3, grid.nz), fields)
+    return Traces(title, traces, numbers[rows], _depth_step(grid, revision), fields, None, revision)
+
+
+def _depth_step(grid: Grid, revision: int) -> float:
+    """Return the depth step in millimetres."""
+    return whole_interval(grid.dz / 1e3, grid.nz) if revision == 1 else 1e3 * grid.dz
 
 
 def _columns(grid: Grid, headers: SurveyHeaders) -> dict[str, np.ndarray]:

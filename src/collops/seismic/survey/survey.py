@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,13 @@ from collops.seismic.signals import (
     power_spectrum,
     ricker,
 )
+from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
 from collops.seismic.survey.selection import offset_classes
+from collops.seismic.survey.statics import Statics
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
 
 if TYPE_CHECKING:
@@ -45,7 +47,15 @@ __all__ = ["mode_of"]
 _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
-def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None = None) -> Survey:
+def read(
+    path: str | Path,
+    comm: Communicator | None = None,
+    *,
+    dims: int | None = None,
+    statics: Statics | None = None,
+    header: Sequence[str] = (),
+    geometry: Sequence[str | Path] = (),
+) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
     Every rank reads the headers of all traces. Each rank reads the samples of its own shots when they are first needed
@@ -54,7 +64,8 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
     Parameters
     ----------
     path : str or Path
-        A SEG-Y file of shots, revision 0 to 2; or a Zarr group, or the array of traces in a group, that xarray, MDIO
+        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su), or the URL of one for the package fsspec; or a Zarr
+        group, or the array of traces in a group, that xarray, MDIO
         (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
         source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths with the suffix
         .zarr, are read as Zarr.
@@ -63,6 +74,13 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
     dims : {2, 3}, optional
         2 for a line, 3 for an area. By default 3 if stations lie further off the best-fitting line than a quarter of
         its length, or a tenth if inline and crossline numbers vary.
+    statics : Statics, optional
+        Static corrections of the traces, and a datum for the stations; by default none.
+    header : sequence of str
+        Fields of SEG-Y trace headers that are not at their standard bytes, such as ``"source_x=181"``, or
+        ``"source_x=181:f4"`` with a type i2, i4, i8, f4 or f8. Bytes after 240 are in additional headers.
+    geometry : sequence of str or Path
+        Files with the positions, instead of the trace headers of SEG-Y: the S, R and X files of SPS, or P1/90 files.
 
     Returns
     -------
@@ -79,13 +97,18 @@ def read(path: str | Path, comm: Communicator | None = None, *, dims: int | None
     >>> import collops
     >>> collops.seismic.survey.read("line.sgy")
     Traceback (most recent call last):
-    collops.errors.InputError: line.sgy does not exist: check the name of the SEG-Y file
+    collops.errors.InputError: line.sgy does not exist: check the path of the SEG-Y file
     """
     from collops.extend.communication import communicator_or_world
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        headers = (zarr if is_zarr(path) else segy).read_headers(path, dims)
+        if not is_zarr(path):
+            headers = segy.read_headers(path, dims, statics, header, geometry)
+        elif header or geometry:
+            raise InputError(f"--header and --geometry are for SEG-Y and SU, not for {path}: omit them")
+        else:
+            headers = zarr.read_headers(path, dims, statics)
     return Survey(headers.geometry, comm, headers)
 
 
@@ -191,6 +214,8 @@ class Survey:
             raise InputError("the survey has no traces: set its traces, or read it from a file")
         traces = read_traces(self.headers, shots)
         check_traces(shots, traces)
+        if (placement := self.headers.placement) is not None:
+            traces = [placement.on_axis(shot, values) for shot, values in zip(shots, traces, strict=True)]
         return traces if self.filter is None else [self.filter(values) for values in traces]
 
     def check_counts(self, counts: np.ndarray) -> None:
@@ -252,8 +277,8 @@ class Survey:
         Parameters
         ----------
         velocity : number, str, Path or array
-            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, or
-            values on the grid.
+            Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, a text
+            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid.
         inline : int, optional
             Inline of a SEG-Y velocity volume for a 2-D survey; by default the middle one.
 
@@ -619,10 +644,22 @@ class Survey:
             fields = zarr.trace_fields(self.geometry, self.headers, self.comm, all_shots, data=self.traces)
             return write_result(Path(path), self.comm, fields, {zarr.DEFAULTS: texts})
         with local_stage(self.comm):
+            if is_su(path):
+                raise InputError(
+                    f"surveys are written as SEG-Y or Zarr, not as {path}: choose the suffix .sgy or .zarr"
+                )
             traces = segy.survey_traces(self.geometry, self.shots, self.traces, texts)
         return write_together(Path(path), self.comm, *traces)
 
-    def write(self, path: str | Path, image: np.ndarray | DistributedArray, grid: Grid, title: str = "IMAGE") -> Path:
+    def write(
+        self,
+        path: str | Path,
+        image: np.ndarray | DistributedArray,
+        grid: Grid,
+        title: str = "IMAGE",
+        *,
+        revision: int = 1,
+    ) -> Path:
         """Write an image as SEG-Y, one trace for each column at its map position; return the path. Collective.
 
         Parameters
@@ -632,9 +669,11 @@ class Survey:
         image : array or DistributedArray
             The image, in the grid's shape, the same on every rank or split over the ranks. The first rank writes it.
         grid : Grid
-            Its grid; the depth step must be (nearly) whole millimetres and at most 65.535 m.
+            Its grid; in revision 1 the depth step must be (nearly) whole millimetres and at most 65.535 m.
         title : str
             First line of the textual header.
+        revision : {1, 2}
+            Revision of the SEG-Y standard.
         """
         from collops import DistributedArray
 
@@ -645,7 +684,9 @@ class Survey:
                 raise InputError("only a survey that was read from a file has map positions for its image")
             if np.shape(image) != grid.shape:
                 raise InputError(f"the image must have the shape of the grid, {grid.shape}, not {np.shape(image)}")
-            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank)
+            if revision not in (1, 2):
+                raise InputError(f"the revision of SEG-Y must be 1 or 2, not {revision}")
+            traces = segy.image_traces(title, image, grid, self.headers, self.comm.rank, revision)
         return write_together(Path(path), self.comm, traces)
 
     def trace_shape(self, shot: int) -> tuple[int, int]:

@@ -1,23 +1,29 @@
-"""Velocities in depth: constants and gradients as text, NumPy files, SEG-Y volumes and sections of SEG-Y volumes."""
+"""Velocities: constants and gradients as text, tables, NumPy files, SEG-Y volumes and sections of SEG-Y volumes."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import not_finite, open_array
-from collops.seismic.segy import SegyFile, is_segy, other_intervals, scaled, uses_degrees
+from collops.seismic.segy import TIMING, SegyFile, is_segy, other_intervals, scaled, start_time, uses_degrees
+from collops.seismic.streams import located
 from collops.seismic.survey.geometry import Grid, Line
+from collops.seismic.survey.profiles import KINDS, Profiles, described, in_depth, layers, read_profiles
 
-__all__ = ["Gradient", "Model", "load_velocity", "on_grid", "parse_velocity"]
+__all__ = ["Gradient", "Model", "VelocityFile", "load_velocity", "on_grid", "parse_velocity", "smoothed"]
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _TERM = re.compile(rf"\s*(?P<sign>[+-])?\s*(?:(?P<number>{_NUMBER})(?P<depth>\s*\*?\s*z)?|(?P<bare>z))\s*")
-_HELP = "pass a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), or a file .npy, .sgy or .segy"
+_HELP = (
+    "pass a number such as 1800, a gradient such as 1500+0.6z (m/s, z in m), a file .npy, .sgy or .segy, or a text "
+    "file or a SEG-Y file as depth:FILE, time:FILE or rms:FILE"
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,32 @@ class Section(Volume):
     inline: int  # number of the inline
 
 
-Model = Gradient | Volume | np.ndarray
-"""A velocity: a formula, columns on the map, or values at the points of a grid."""
+Model = Gradient | Volume | Profiles | np.ndarray
+"""A velocity: a formula, columns on the map, functions of depth on the line, or values at the points of a grid."""
+
+
+class VelocityFile(NamedTuple):
+    """A file with velocities."""
+
+    path: Path | str  # a URL if it is a str
+    kind: str = "depth"  # a key of `KINDS`
+
+    @property
+    def is_segy(self) -> bool:
+        """Whether it is SEG-Y."""
+        return is_segy(self.path)
+
+    @property
+    def is_npy(self) -> bool:
+        """Whether it is a NumPy file."""
+        return Path(self.path).suffix.lower() == ".npy"
+
+    def check(self) -> None:
+        """Raise `InputError` if the file cannot be read; reads only headers of SEG-Y."""
+        if self.is_segy:
+            SegyFile.inspect(self.path)
+        elif not Path(self.path).is_file():
+            raise InputError(f"{self.path} does not exist: check the path of the velocity file")
 
 
 def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
@@ -71,25 +101,33 @@ def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
     """
     if inline is not None and dims == 3:
         raise InputError("--inline chooses a section, but a 3-D image needs the whole volume: omit it")
-    if isinstance(velocity, Gradient | Volume):
+    if isinstance(velocity, Gradient | Volume | Profiles):
         return velocity
     if isinstance(velocity, np.ndarray) and velocity.ndim:
         return _checked_values(velocity, dims, "the velocity")
-    parsed = velocity if isinstance(velocity, Path) else parse_velocity(str(velocity))
+    parsed = VelocityFile(velocity) if isinstance(velocity, Path) else parse_velocity(str(velocity))
     if isinstance(parsed, Gradient):
         return parsed
-    if parsed.suffix.lower() == ".npy":
-        return read_npy(parsed, dims)
-    return read_section(parsed, inline) if dims == 2 else read_volume(parsed)
+    if parsed.is_npy:
+        return read_npy(Path(parsed.path), dims)
+    if not parsed.is_segy:
+        return read_profiles(Path(parsed.path), parsed.kind)
+    return read_section(parsed.path, inline, parsed.kind) if dims == 2 else read_volume(parsed.path, parsed.kind)
 
 
-def parse_velocity(text: str) -> Gradient | Path:
-    """Return a sum of numbers and multiples of ``z`` (``1500+0.6z``) as a gradient, or the path of a file.
+def parse_velocity(text: str) -> Gradient | VelocityFile:
+    """Return a sum of numbers and multiples of ``z`` (``1500+0.6z``) as a gradient, or a file.
 
-    A file is recognised by its suffix .npy, .sgy or .segy. Nothing is evaluated.
+    A file is recognised by its suffix .npy, .sgy or .segy, or by ``depth:``, ``time:`` or ``rms:`` before its path.
+    Nothing is evaluated.
     """
+    kind, colon, path = text.partition(":")
+    if colon and kind in KINDS:
+        if Path(path).suffix.lower() == ".npy":
+            raise InputError(f"{path} holds velocities in depth, at the points of the image: omit {kind}:")
+        return VelocityFile(located(path), kind)
     if Path(text).suffix.lower() == ".npy" or is_segy(text):
-        return Path(text)
+        return VelocityFile(located(text))
     surface = gradient = 0.0
     position = 0
     while position < len(text) or position == 0:
@@ -126,14 +164,15 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
     return velocity
 
 
-def read_section(path: Path, inline: int | None = None) -> Section:
-    """Read one vertical section of velocities in depth from a SEG-Y file.
+def read_section(path: Path | str, inline: int | None = None, kind: str = "depth") -> Section:
+    """Read one vertical section of velocities from a SEG-Y file.
 
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
     coordinates (bytes 181 to 188). As usual for files in depth, the sample interval is in millimetres, and the delay
-    recording time in metres.
+    recording time in metres. Interval velocities (`kind` ``"time"``) or RMS velocities (``"rms"``) in two-way time are
+    converted to depth.
     """
-    file, headers, all_east, all_north, depth, notes = _columns_of(path)
+    file, headers, all_east, all_north, axis, notes = _columns_of(path, kind)
     inlines = np.unique(headers["INLINE_3D"])
     if inline is None:
         inline = int(inlines[len(inlines) // 2])
@@ -148,37 +187,51 @@ def read_section(path: Path, inline: int | None = None) -> Section:
         raise InputError(
             f"{path} has several traces at one position of inline {inline}: fill in bytes 181 to 188 (CDP X and Y)"
         )
-    velocity = _velocities(file, numbers[order])
-    return Section(velocity, depth, east[order], north[order], distance, inline, notes=notes)
+    velocity, depth = _velocities(file, numbers[order], axis, kind, notes)
+    return Section(velocity, depth, east[order], north[order], distance, inline, notes=tuple(notes))
 
 
-def read_volume(path: Path) -> Volume:
-    """Read all velocities in depth from a SEG-Y file; see `read_section` for the bytes."""
-    file, _, east, north, depth, notes = _columns_of(path)
-    return Volume(_velocities(file, np.arange(file.traces)), depth, east, north, notes=notes)
+def read_volume(path: Path | str, kind: str = "depth") -> Volume:
+    """Read all velocities from a SEG-Y file; see `read_section` for the bytes, and for the kind."""
+    file, _, east, north, axis, notes = _columns_of(path, kind)
+    velocity, depth = _velocities(file, np.arange(file.traces), axis, kind, notes)
+    return Volume(velocity, depth, east, north, notes=tuple(notes))
 
 
 def _columns_of(
-    path: Path,
-) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Return a file in depth, its headers, easting and northing of its traces, depths of its samples, and notes."""
+    path: Path | str, kind: str
+) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, list[str]]:
+    """Return a file, its headers, easting and northing of its traces, depths (m) or times (s) of samples, and notes."""
     file = SegyFile.inspect(path)
-    fields = ("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "DelayRecordingTime", "CoordinateUnits")
-    headers = file.headers(*fields, "TRACE_SAMPLE_INTERVAL")
+    headers = file.headers("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "CoordinateUnits", *TIMING)
     if uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
     if file.interval == 0:
-        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 (millimetres)")
+        unit = "millimetres" if kind == "depth" else "microseconds"
+        raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 ({unit})")
     east, north = (scaled(headers[name], headers["SourceGroupScalar"]) * file.metres for name in ("CDP_X", "CDP_Y"))
-    depth = float(headers["DelayRecordingTime"][0]) + file.interval / 1000 * np.arange(file.samples)
-    notes = other_intervals(file, headers, file.interval, "millimetres")
-    return file, headers, east, north, depth * file.metres, tuple(notes)
+    if kind == "depth":
+        axis = file.metres * (float(headers["DelayRecordingTime"][0]) + file.interval / 1e3 * np.arange(file.samples))
+        notes = other_intervals(file, headers, file.interval, "millimetres")
+    else:
+        axis = start_time(file, headers) + file.interval / 1e6 * np.arange(file.samples)
+        notes = other_intervals(file, headers, file.interval, "microseconds")
+    return file, headers, east, north, axis, notes
 
 
-def _velocities(file: SegyFile, traces: np.ndarray) -> np.ndarray:
+def _velocities(
+    file: SegyFile, traces: np.ndarray, axis: np.ndarray, kind: str, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the velocities of some traces, shape ``(traces, depths)``, m/s, and the depths, m."""
     velocity = file.read(traces).astype(np.float64)
     _check(velocity, str(file.path))
-    return velocity * file.metres
+    velocity *= file.metres
+    if kind == "depth":
+        return velocity, axis
+    edges, columns = layers(axis, velocity, kind, str(file.path))
+    depth, velocity = in_depth([(edges, column) for column in columns], file.samples)
+    notes.append(described(file.path, kind, depth, axis[-1]))
+    return velocity, depth
 
 
 def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
@@ -192,6 +245,10 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
     if isinstance(model, Gradient):
         velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
         _check(velocity, f"the velocity {model}")
+    elif isinstance(model, Profiles):
+        velocity = np.broadcast_to(model.on(grid.x, grid.z), grid.shape).copy()
+        notes += model.notes
+        notes.append(_reach(model, grid))
     elif isinstance(model, Section):
         velocity = _resample(model, grid, line, notes)
         notes += model.notes
@@ -206,6 +263,26 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
                 f"the velocity has shape {velocity.shape}, but the image has shape {grid.shape}: omit {sizes}"
             )
     return velocity
+
+
+def smoothed(velocity: np.ndarray, grid: Grid, length: float) -> np.ndarray:
+    """Smooth the slowness on a grid, which keeps travel times, with a Gaussian of standard deviation `length` (m).
+
+    Beyond the edges, the outermost values apply.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    return 1 / gaussian_filter(1 / velocity, [length / step for step in grid.spacing], mode="nearest")
+
+
+def _reach(profiles: Profiles, grid: Grid) -> str:
+    """Describe the extent of velocities in a table, and of the image."""
+    count, (first, last) = len(profiles.positions), profiles.positions[[0, -1]]
+    where = "" if count == 1 else f" at {count} positions from {first:g} to {last:g} m"
+    return (
+        f"velocity from a table{where}, down to {profiles.depth[-1]:.0f} m, on an image down to {grid.z[-1]:.0f} m; "
+        "constant beyond"
+    )
 
 
 def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:

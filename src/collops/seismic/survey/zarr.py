@@ -24,6 +24,7 @@ from collops.seismic.segy import OTHER_TRACES, scaled
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Line
 from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.statics import Statics
 from collops.seismic.times import read_times, unit_of
 from collops.seismic.volume.files import DATA_NAMES
 
@@ -207,7 +208,7 @@ class ZarrShots:
         return {name: together[name].astype(np.float64) for name in fields}
 
 
-def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
+def read_headers(path: str | Path, dims: int | None = None, statics: Statics | None = None) -> SurveyHeaders:
     """Read the geometry of a survey from a Zarr group, of format 2 or 3; `survey_headers` has the rules.
 
     The traces are an array of real numbers whose last axis is time; a 1-D array with the name of this axis holds the
@@ -216,6 +217,7 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
     ``trace_mask`` is False or, without a mask, where positions are NaN.
     """
     file = ZarrShots.inspect(path)
+    samples, interval, start = file.sampling()
     group = file.path.parent
     if "component" in file.axes and (count := file.shape[file.axes.index("component")]) > 1:
         raise InputError(f"{file.path} has {count} components: write a store with the component to migrate")
@@ -264,16 +266,19 @@ def read_headers(path: str | Path, dims: int | None = None) -> SurveyHeaders:
         positions[:2],
         positions[2:],
         np.stack([below - surface, -elevation]),
+        surface,
         of_live(_OFFSETS[0], file.metres(*_OFFSETS)),
         keys,
         None if record is None else keys[0].astype(np.int64),
         None if channel is None else channels[-1].astype(np.int64),
         np.stack([of_live(name, file.of_traces(name)) for name in _OF_BINS[:2]]).astype(np.int64),
         lengths(*_OF_BINS[2:]),
+        np.full(len(numbers), start),
+        np.full(len(numbers), samples),
     )
     options = file.group.attrs.get(DEFAULTS)
     defaults = {str(name): str(text) for name, text in options.items()} if isinstance(options, Mapping) else {}
-    return survey_headers(file, file.sampling(), traces, _TERMS, dims, notes, defaults)
+    return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
 
 
 def trace_fields(

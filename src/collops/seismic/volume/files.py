@@ -303,7 +303,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
         start_time(file, headers),
     )
     whole_interval(cube.interval, cube.samples)
-    notes += unused_times(headers)
+    notes += unused_times(file, headers)
     standard, metres = _standard_headers(file, headers, names), None
     if not uses_degrees(file, headers["CoordinateUnits"]) and (standard["CDP_X"].any() or standard["CDP_Y"].any()):
         metres = np.full((2, points), np.nan)

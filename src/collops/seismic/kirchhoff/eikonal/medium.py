@@ -15,7 +15,7 @@ TOLERANCE = 1e-4  # largest change of a converged time, in the time that a wave 
 # Change, in the same unit, after which the neighbours of a point are computed again: small, since changes add up.
 WAKE = TOLERANCE / 30
 # Rounds of sweeps after which times only decrease: differences that switch between two forms come to rest.
-SETTLING_ROUNDS = 20
+SETTLING_ROUNDS = 6
 MOST_SWEEPS = 2000  # a plausible medium needs 10 to 100
 
 _STRAIGHT_CELLS = 5  # distance from a source within which times are those of straight rays, or earlier
@@ -28,8 +28,8 @@ class Medium:
     """The slowness at the points of a grid with three axes; a plane grid has one point along the first."""
 
     shape: tuple[int, ...]  # of the image, with two or three axes
-    sizes: tuple[int, int, int]
-    spacing: tuple[float, float, float]
+    sizes: tuple[int, ...]  # three
+    spacing: tuple[float, ...]  # three, in metres
     slowness: np.ndarray  # (points,), s/m, float64
     dtype: np.dtype  # in which devices compute
 
@@ -98,7 +98,7 @@ class Source:
         # The largest wavefront within the fixed cells; in very slow velocities the nearest point.
         rim = straight[distance[inside] > _FIXED_CELLS * cell]
         fixed = straight <= max(rim.min(initial=np.inf), straight.min())
-        near = np.ravel_multi_index(tuple(nodes.T), grid.shape)
+        near = np.asarray(np.ravel_multi_index(tuple(nodes.T), grid.shape))
         offset = np.zeros(3)
         offset[3 - len(grid.axes) :] = [axis[0] - place for axis, place in zip(grid.axes, position, strict=True)]
         return cls(1 / nearby.value_at(speed, position), offset, near, straight, fixed)

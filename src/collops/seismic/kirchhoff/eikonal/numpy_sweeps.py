@@ -50,10 +50,11 @@ class _Sweeps:
 
     def _planes_from(self, corner: int) -> list[np.ndarray]:
         """Return the numbers of the points of each plane, in the order of a sweep."""
-        level = sum(
+        steps = [
             n - 1 - numbers if corner & bit else numbers
             for bit, n, numbers in zip((4, 2, 1), self._medium.sizes, self._coordinates, strict=True)
-        )
+        ]
+        level = np.sum(steps, axis=0)
         order = np.argsort(level, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
 

@@ -5,14 +5,15 @@
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
-// compile-with: -DCOLLOPS_DOUBLE
+// compile-with: -DPOINTS=1
+// compile-with: -DPOINTS=8 -DCOLLOPS_DOUBLE
 //
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
-// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. `changed` is set
-// if any rest changes by more than `tolerance`, in metres, times the slowness, and neighbours become active if it does by more than
-// `least`. If `settled`, rests only decrease. A block has LANES x ROWS threads; blocks are (rows of
-// points along the second axis, points along the first axis, groups). A plane grid has one point along the first axis.
+// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. flags[0] is set
+// if any rest changes by more than `tolerance`, in metres, times the slowness; neighbours become active if it does by more than `least`.
+// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS x POINTS points along the second axis, a point
+// along the first axis, groups): a warp computes POINTS in turn, most of which are not active on large grids. A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -112,39 +113,51 @@ __device__ __forceinline__ void wake(unsigned char* state, long long stride, int
         if (by != 0 && number + by >= 0 && number + by < size) state[by * stride] = 1;
 }
 
-extern "C" __global__ void sweep_plane(
-    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* changed, Real tolerance, Real least, Real spacing0,
-    Real spacing1, Real spacing2, int size0, int size1, int size2, int settled, int level, int first0, int first1, int corner)
+// Compute the point (i, j, k) for all lanes, if it is active.
+__device__ __forceinline__ void compute(
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
+    const Real* spacing, const int* size, int i, int j, int k)
 {
-    int i = first0 + blockIdx.y, j = first1 + blockIdx.x * ROWS + threadIdx.y, k = level - i - j;
-    if (j >= size1 || k < 0 || k >= size2) return; // all lanes
-    if (corner & 4) i = size0 - 1 - i;
-    if (corner & 2) j = size1 - 1 - j;
-    if (corner & 1) k = size2 - 1 - k;
-    long long points = (long long)size0 * size1 * size2, point = ((long long)i * size1 + j) * size2 + k;
-    long long stride0 = (long long)size1 * size2, stride1 = size2;
+    long long points = (long long)size[0] * size[1] * size[2], point = ((long long)i * size[1] + j) * size[2] + k;
+    long long stride0 = (long long)size[1] * size[2], stride1 = size[2];
     unsigned char* state = active + blockIdx.z * points + point;
     int needed = threadIdx.x == 0 ? *state : 0;
     needed = __shfl_sync(0xffffffffU, needed, 0);
     if (!needed) return;
+    if (threadIdx.x == 0) *state = 0;
     const Real* of = sources + blockIdx.z * 4 * LANES + threadIdx.x;
-    Source source = {of[0], {i * spacing0 + of[LANES], j * spacing1 + of[2 * LANES], k * spacing2 + of[3 * LANES]}};
+    Source source = {of[0], {i * spacing[0] + of[LANES], j * spacing[1] + of[2 * LANES], k * spacing[2] + of[3 * LANES]}};
     Real* here = rests + (blockIdx.z * points + point) * LANES + threadIdx.x;
     Real rest = *here, slow = slowness[point];
     Real slope = source.slowness * source.slowness / max(straight(source, 0, 0), Real(1e-30)); // of a metre of offset
-    Upwind a = upwind(here, stride0 * LANES, i, size0, source, 0, spacing0, slope * source.offset[0]);
-    Upwind b = upwind(here, stride1 * LANES, j, size1, source, 1, spacing1, slope * source.offset[1]);
-    Upwind c = upwind(here, LANES, k, size2, source, 2, spacing2, slope * source.offset[2]);
-    if (threadIdx.x == 0) *state = 0;
+    Upwind a = upwind(here, stride0 * LANES, i, size[0], source, 0, spacing[0], slope * source.offset[0]);
+    Upwind b = upwind(here, stride1 * LANES, j, size[1], source, 1, spacing[1], slope * source.offset[1]);
+    Upwind c = upwind(here, LANES, k, size[2], source, 2, spacing[2], slope * source.offset[2]);
     if ((rest < FAR && AS_BITS(rest) & 1) || min(a.value, min(b.value, c.value)) >= FAR) return;
     Real found = AS_REAL(AS_BITS(arrival(a, b, c, slow)) & ~Bits(1));
-    if (settled && found >= rest) return;
+    if (flags[1] && found >= rest) return;
     *here = found;
     Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
-    if (change > tolerance * slow + rounding) *changed = 1;
+    if (change > tolerance * slow + rounding) flags[0] = 1;
     if (change > least * slow + rounding) {
-        wake(state, stride0, i, size0);
-        wake(state, stride1, j, size1);
-        wake(state, 1, k, size2);
+        wake(state, stride0, i, size[0]);
+        wake(state, stride1, j, size[1]);
+        wake(state, 1, k, size[2]);
+    }
+}
+
+extern "C" __global__ void sweep_plane(
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
+    Real spacing0, Real spacing1, Real spacing2, int size0, int size1, int size2, int level, int first0, int first1, int corner)
+{
+    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y;
+    Real spacing[3] = {spacing0, spacing1, spacing2};
+    for (int number = 0; number < POINTS; ++number) {
+        int along = first1 + (blockIdx.x * ROWS + threadIdx.y) * POINTS + number, down = level - across - along;
+        if (along >= size1 || down < 0) return; // all lanes, as below
+        if (down >= size2) continue;
+        int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
+        int k = corner & 1 ? size2 - 1 - down : down;
+        compute(rests, active, slowness, sources, flags, tolerance, least, spacing, size, i, j, k);
     }
 }
