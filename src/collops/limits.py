@@ -85,6 +85,18 @@ def free_room(folder: str | os.PathLike[str]) -> int:
     return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
 
 
+def digits(value: float, count: int = 3) -> str:
+    """Return a number as text with at least `count` significant digits and without an exponent.
+
+    Examples
+    --------
+    >>> from collops.limits import digits
+    >>> digits(100.0, 2), digits(2256.7), digits(0.04567)
+    ('100', '2257', '0.0457')
+    """
+    return f"{value:.0f}" if abs(value) >= 10 ** (count - 1) else f"{value:.{count}g}"
+
+
 def in_words(size: int) -> str:
     """Return a number of bytes as text with a suitable unit.
 

@@ -129,6 +129,7 @@ def test_the_result_of_a_migration(visit, migrated, width: int, dark: bool) -> N
         assert page.locator(f"#{name}").evaluate(COLORS) > (3 if name == "column" else 30)
     assert page.locator("svg.chart g.line").count() == 1
     assert page.locator(".timeline .piece").count() == 1
+    assert page.locator("#geometry svg.chart").count() == 5
     assert page.evaluate(CONTRAST) >= 4.5
 
 
@@ -186,6 +187,10 @@ def test_all_shots_are_shown_at_full_sampling(visit, migrated) -> None:
     assert len(seen) == SMALL["shots"]
     page.locator("#loud").fill("3")
     assert page.evaluate(look, "gather-data") not in seen
+    seen.add(page.evaluate(look, "gather-data"))
+    page.locator("#clip").fill("90")
+    assert page.evaluate(look, "gather-data") not in seen
+    assert page.locator("#clip-words").text_content() == "90 %"
 
 
 needs_site = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the site is not built: make docs")

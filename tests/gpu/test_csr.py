@@ -30,6 +30,17 @@ def test_products(comm, dtype, shape, density):
     op.free()
 
 
+@pytest.mark.parametrize(("single", "double"), [("float32", "float64"), ("complex64", "complex128")])
+def test_entries_in_single_precision_with_vectors_in_double_precision(comm, single, double):
+    A = matrix(300, 211, single, density=0.1)
+    op = CSRMatrix.from_global(A, comm=comm)
+    x, y = (collops.random(layout, seed=1, comm=comm, dtype=double, engine="cupy") for layout in (op.domain, op.range))
+    exact = A.astype(double)
+    assert_close(cupy.asnumpy((op @ x).gather()), exact @ cupy.asnumpy(x.gather()), double)
+    assert_close(cupy.asnumpy((op.H @ y).gather()), exact.conj().T @ cupy.asnumpy(y.gather()), double)
+    op.free()
+
+
 def test_solver_replays_it(comm):
     n = 200
     A = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n)))

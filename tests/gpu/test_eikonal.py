@@ -5,18 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import collops
 from collops.errors import InputError
 from collops.seismic.kirchhoff.eikonal import device, first_arrivals
 from collops.seismic.kirchhoff.eikonal import medium as media
 from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
 
-cupy = pytest.importorskip("cupy")
-try:
-    _DEVICES = cupy.cuda.runtime.getDeviceCount()
-except cupy.cuda.runtime.CUDARuntimeError:
-    _DEVICES = 0
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(_DEVICES == 0, reason="no GPU")]
+pytestmark = pytest.mark.usefixtures("device")
+cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -27,7 +22,7 @@ def test_times_are_those_of_a_formula(comm, name, velocity, dtype):
     values = np.broadcast_to(surface + gradient * grid.axes[-1], grid.shape)
     positions = np.array([position_in(grid, place) for place in PLACES])
     cell = max(grid.spacing) / values.min()
-    found = first_arrivals(grid, positions, values, engine=collops.backend.engine("cupy"), dtype=dtype)
+    found = first_arrivals(grid.axes, positions, values, engine="cupy", dtype=dtype)
     for place, position, times in zip(PLACES, positions, found, strict=True):
         assert isinstance(times, cupy.ndarray) and times.dtype == dtype and times.shape == grid.shape
         error = np.abs(times.get() - exact_times(grid, position, surface, gradient)) / cell
@@ -40,10 +35,10 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
     """More sources than a warp has lanes, in batches of one group and of several."""
     grid, velocity = rough_model(np.random.default_rng(6))
     positions = np.random.default_rng(1).uniform(0, (1068, 621), (71, 2))
-    host = list(first_arrivals(grid, positions, velocity, engine=collops.backend.engine("numpy")))
+    host = list(first_arrivals(grid.axes, positions, velocity, engine="numpy"))
     for share in (0.1, 1e-9):
         monkeypatch.setattr(device, "_SHARE", share)
-        found = first_arrivals(grid, positions, velocity, engine=collops.backend.engine("cupy"), dtype=dtype)
+        found = first_arrivals(grid.axes, positions, velocity, engine="cupy", dtype=dtype)
         for times, expected in zip(found, host, strict=True):
             assert np.abs(times.get() - expected).max() < 2e-3 * 9.0 / velocity.min()
 
@@ -52,4 +47,4 @@ def test_times_that_do_not_converge(comm, monkeypatch):
     grid, velocity = rough_model(np.random.default_rng(6))
     monkeypatch.setattr(device, "MOST_SWEEPS", 3)
     with pytest.raises(InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
-        next(iter(first_arrivals(grid, np.array([[9.0, 9.0]]), velocity, engine=collops.backend.engine("cupy"))))
+        next(iter(first_arrivals(grid.axes, np.array([[9.0, 9.0]]), velocity, engine="cupy")))

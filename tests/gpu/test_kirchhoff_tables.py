@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import collops
-from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff, Weighting
 from collops.seismic.survey import Grid
 from tests.seismic.test_kirchhoff_tables import survey
+from tests.seismic.test_lsm_target import LINE, line_survey
 from tests.seismic.test_survey import FREQUENCY, area_survey
 
 cupy = pytest.importorskip("cupy")
@@ -89,3 +90,20 @@ def test_streamed_tables_give_the_same_data(comm, tmp_path, options):
     cupy.testing.assert_allclose(found, data.local_array, rtol=0, atol=1e-5 * scale)
     image, expected = (each.adjoint(data).local_array for each in (streamed, resident))
     cupy.testing.assert_allclose(image, expected, rtol=0, atol=1e-5 * float(abs(expected).max()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"coarsen": 2}, {"mode": "eikonal"}, {"weighting": Weighting("2.5d", 150.0, 60.0), "antialias": True}],
+)
+def test_an_image_of_a_part_of_the_model(comm, options):
+    line, grid = line_survey(comm.split(comm.rank))
+    line.traces = [np.random.default_rng(shot).normal(size=line.trace_shape(shot)) for shot in line.shots]
+    images = []
+    for engine in ("numpy", "cupy"):
+        run = {"frequency": FREQUENCY, "dtype": "float64", "engine": engine, "target": grid.part(**LINE)}
+        A = line.operator("1500+0.8z", grid, **run, **options)
+        image = A.adjoint(line.data(dtype="float64", engine=engine))
+        images.append(image.engine.to_host(image.gather()))
+    limit = 1e-3 if "mode" in options else 1e-9
+    assert np.abs(images[1] - images[0]).max() <= limit * np.abs(images[0]).max() > 0

@@ -32,6 +32,23 @@ def test_multigrid(comm, make):
         np.testing.assert_allclose(cupy.asnumpy(result.x.gather()), on_host.x.gather(), rtol=1e-7, atol=1e-7)
 
 
+def test_multigrid_in_single_precision_and_refreshed(comm):
+    """Vectors remain in double precision; device copies of the matrices are made again."""
+    A, B = (split(factor * cube_of_27_points(11) * np.pi, comm) for factor in (1, 2))
+    y = collops.random(A.rows, seed=1, comm=comm, engine="cupy")
+    exact, rounded = multigrid(A), multigrid(A, single_precision=True)
+    difference = float((rounded @ y - exact @ y).norm()) / float((exact @ y).norm())
+    assert 1e-9 < difference < 1e-6
+    iterations = [collops.cg(A, y, niter=60, rtol=1e-8, M=M).iterations for M in (exact, rounded)]
+    assert iterations[0] == iterations[1]
+    for M in (exact, rounded):
+        before = M @ y
+        M.refresh(B)
+        np.testing.assert_allclose(
+            cupy.asnumpy((2 * (M @ y)).gather()), cupy.asnumpy(before.gather()), rtol=1e-6, atol=1e-9
+        )
+
+
 KINDS = {
     "dense blocks": lambda A: block_jacobi(A, "dense", block_size=5),
     "ILU(0)": lambda A: block_jacobi(A, "ilu0"),

@@ -20,7 +20,7 @@ from collops.operators.csr import pieces
 from collops.operators.csr.products import merged_rows
 from collops.preconditioners import chebyshev, jacobi, multigrid, smoother
 from collops.preconditioners.aggregates import aggregate, graph_of
-from collops.preconditioners.prolongation import tentative
+from collops.preconditioners.prolongation import filtered, tentative
 from collops.preconditioners.spectrum import largest_eigenvalue
 from collops.solvers import Status, cg
 
@@ -266,24 +266,117 @@ def dense(op) -> np.ndarray:
     return np.stack([(op @ collops.from_global(unit, op.domain, comm=op.comm)).gather() for unit in units], axis=1)
 
 
-@pytest.mark.parametrize("dtype", ["f8", "c16"])
-def test_the_cycle_is_its_definition(comm, monkeypatch, dtype):
-    """Smoothing, an exact correction in the range of the prolongation, and smoothing: one factor for each."""
-    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+@pytest.mark.parametrize(("dtype", "cycle"), [("f8", "W"), ("c16", "V")])
+def test_the_cycle_is_its_definition(comm, monkeypatch, dtype, cycle):
+    """Smoothing, one or two coarse corrections, and smoothing: one factor of the error's operator for each."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 20)
+    monkeypatch.setattr(multigrid_module, "_CHEAP", 0.5)
     phases = np.exp(1j * np.arange(144)) if dtype == "c16" else np.ones(144)
     matrix = (phases[:, None] * plane(12).toarray() * phases.conj()).astype(dtype)
     A = split(sp.csr_array(matrix), comm)
     (own,) = A.rows.slices(comm.rank)
-    M = multigrid(A, phases[own, None].astype(dtype), degree=2)
-    assert len(M.rows) == 2
-    ((_, _, prolongation),) = M._levels
-    bounds = multigrid_module._bounds(largest_eigenvalue(A, jacobi(A)))
-    S, P, one = dense(chebyshev(A, 2, bounds, M=jacobi(A))), dense(prolongation), np.eye(len(matrix))
-    adjoint = P.conj().T
-    correction = one - P @ np.linalg.solve(adjoint @ matrix @ P, adjoint @ matrix)
-    smoothing = one - S @ matrix
-    np.testing.assert_allclose(one - dense(M) @ matrix, smoothing @ correction @ smoothing, atol=1e-12)
+    M = multigrid(A, phases[own, None].astype(dtype), degree=2, cycle=cycle)
+    assert M.visits == ([1, 2, 2] if cycle == "W" else [1, 1, 1])
+
+    def error_operator(depth, whole):
+        """Return the matrix that multiplies the error in a visit of a level."""
+        one = np.eye(len(whole))
+        if depth == len(M._levels):
+            return 0 * one
+        level, _, prolongation, _ = M._levels[depth]
+        bounds = multigrid_module._bounds(largest_eigenvalue(level, jacobi(level)))
+        S, P = dense(chebyshev(level, 2, bounds, M=jacobi(level))), dense(prolongation)
+        coarse = P.conj().T @ whole @ P
+        error = np.linalg.matrix_power(error_operator(depth + 1, coarse), M._repeats[depth])
+        correction = P @ (np.eye(len(coarse)) - error) @ np.linalg.solve(coarse, P.conj().T)
+        return (one - S @ whole) @ (one - correction @ whole) @ (one - S @ whole)
+
+    np.testing.assert_allclose(np.eye(144) - dense(M) @ matrix, error_operator(0, matrix), atol=1e-12)
+    P = dense(M._levels[0].prolongation)
     np.testing.assert_allclose(P.sum(axis=1)[78], phases[78])  # inside, its columns add up to the near null space
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_weak_entries_are_lumped_unless_the_diagonal_becomes_small(comm, request, compiled):
+    """A small diagonal would give the filtered matrix a large eigenvalue, and the prolongation no smoothing."""
+    if compiled:
+        request.getfixturevalue("loops")
+    matrix = plane(8, 0.01).toarray()
+    matrix[0, 20] = matrix[20, 0] = 5.0  # with which all other entries of rows 0 and 20 are weak
+    matrix[0, 30:45] = matrix[30:45, 0] = -0.1
+    A = split(sp.csr_array(matrix), comm)
+    rows = merged_rows(A)
+    kept = CSRMatrix._from_rows(*filtered(A, rows, graph_of(A, rows, 1), 0.25), A.rows, A.columns, comm)
+    expected = np.where(abs(matrix) >= 0.25 * abs(matrix - np.diag(matrix.diagonal())).max(axis=1)[:, None], matrix, 0)
+    expected += np.diag((matrix - expected).sum(axis=1))
+    assert (expected.diagonal()[[0, 20]] < 0.1).all()
+    expected[[0, 20]] = matrix[[0, 20]]
+    np.testing.assert_allclose(dense(kept), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled"),
+    [("anisotropic plane", True), ("elasticity", True), ("elasticity", False), ("complex cube", False)],
+)
+def test_refreshed_is_a_new_multigrid(comm, monkeypatch, request, name, compiled):
+    """The first call finds the patterns of products, and the second one only values."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    if compiled:
+        request.getfixturevalue("loops")
+    matrix, vectors = elasticity(16) if name == "elasticity" else (PROBLEMS[name][0](), None)
+    block = 1 if vectors is None else 2
+    (own,) = split(matrix, comm, block).rows.slices(comm.rank)
+    options = {"near_null_space": None if vectors is None else vectors[own], "block": block}
+    M = multigrid(split(matrix, comm, block), **options)
+    x = collops.random(M.domain, seed=1, comm=comm, dtype=matrix.dtype)
+    before = (M @ x).gather()
+    for factor in (1, 3):
+        changed = factor * matrix
+        changed.setdiag(factor * matrix.diagonal() + np.linspace(0, 1e-3, matrix.shape[0]))  # keeps entries of 0
+        A = split(changed, comm, block)
+        M.refresh(A)
+        expected = multigrid(A, **options)
+        assert M.rows == expected.rows and len(M.rows) > 2
+        image = (expected @ x).gather()
+        np.testing.assert_allclose((M @ x).gather(), image, rtol=0, atol=1e-12 * abs(image).max())
+        assert abs(image - before).max() > 1e-4 * abs(image).max()
+    assert M.convergence_factor() == pytest.approx(expected.convergence_factor(), rel=1e-6)
+
+
+def test_refresh_adapts_to_weak_entries(comm, monkeypatch):
+    """Other entries become weak: the patterns of prolongations and coarse matrices change with the filter."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    A, B = (split(plane(24, weak), comm) for weak in (1.0, 0.1))
+    M = multigrid(A)
+    M.refresh(A)
+    entries = M.entries
+    M.refresh(B)
+    y = collops.random(A.rows, seed=1, comm=comm)
+    result = cg(B, y, niter=60, rtol=1e-8, M=M)
+    assert M.entries[0] == entries[0] and M.entries[1] < entries[1] and result.status is Status.CONVERGED
+    np.testing.assert_allclose(
+        result.x.gather(), scipy.sparse.linalg.spsolve(plane(24, 0.1).tocsc(), y.gather()), atol=1e-5
+    )
+
+
+def test_errors_of_refresh(comm):
+    A = split(plane(30), comm)
+    M = multigrid(A)
+    x = collops.random(A.rows, seed=1, comm=comm)
+    before = (M @ x).gather()
+    with_entry = plane(30).tolil()
+    with_entry[0, 7] = with_entry[7, 0] = -0.1  # on the first rank alone
+    with pytest.raises(InputError, match="in other positions"):
+        M.refresh(split(sp.csr_array(with_entry), comm))
+    with pytest.raises(InputError, match="refresh needs a matrix of float64, not float32"):
+        M.refresh(split(plane(30).astype("f4"), comm))
+    with pytest.raises(LayoutError, match="refresh needs a matrix with the rows"):
+        M.refresh(split(plane(20), comm))
+    unsymmetric = plane(30)
+    unsymmetric.data[1] *= 2
+    with pytest.raises(InputError, match="Hermitian matrix"):
+        M.refresh(split(unsymmetric, comm))
+    np.testing.assert_array_equal((M @ x).gather(), before)
 
 
 def test_tentative_prolongations_contain_the_vectors(comm):
@@ -325,6 +418,21 @@ def test_jax(comm, jax_double):
     np.testing.assert_allclose(image.gather(), (M @ x).gather(), rtol=1e-12, atol=1e-12)
 
 
+def test_single_precision_with_jax(comm, jax_double):
+    """Vectors remain in double precision, and so do products with a matrix in single precision."""
+    rows = sp.csr_array(plane(28) * np.pi)
+    A = split(rows, comm)
+    x, traced = (collops.random(A.rows, seed=1, comm=comm, engine=engine) for engine in ("numpy", "jax"))
+    exact, rounded = ((multigrid(A, single_precision=single) @ traced).gather() for single in (False, True))
+    assert rounded.dtype == np.float64
+    assert 1e-9 < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < 1e-6
+    single = A.astype("f4")
+    product = single @ traced
+    assert product.dtype == np.float64
+    assert single._parts(traced.engine, product.dtype)[0]._entries[-1].dtype == np.float32  # as they are read
+    np.testing.assert_allclose(product.gather(), rows.astype("f4").astype("f8") @ x.gather(), rtol=1e-13, atol=1e-13)
+
+
 def test_the_report(comm):
     A = split(plane(26), comm)
     M = multigrid(A)
@@ -354,6 +462,8 @@ def test_errors(comm, monkeypatch):
         multigrid(A, np.ones((A.rows.local_size(comm.rank), 1)) * 1j)
     with pytest.raises(LayoutError, match="must be a multiple of block=5"):
         multigrid(A, block=5)
+    with pytest.raises(InputError, match="cycle must be 'V' or 'W', not 'K'"):
+        multigrid(A, cycle="K")
     with pytest.raises(InputError, match="threshold must be at most 1"):
         multigrid(A, threshold=2)
     with pytest.raises(InputError, match="too large or too small for single precision"):

@@ -164,6 +164,14 @@ def test_symmetric_but_for_rounding_and_in_single_precision(comm):
     np.testing.assert_allclose(found, found.T, atol=1e-6)
 
 
+def test_factors_that_have_not_converged_warn_on_every_rank(comm):
+    """The last pivot of a line is found after as many iterations as the line has rows; only one rank has a line."""
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(90, 90))
+    A = distributed(sp.block_diag([line, *[sp.eye_array(90)] * (comm.size - 1)], format="csr"), comm)
+    with pytest.warns(RuntimeWarning, match=r"not converged: iteration 50 still changed entries by [3-5]e-04"):
+        block_jacobi(A, "ilu0")
+
+
 def test_chebyshev_is_the_polynomial(comm):
     """The error of the iteration is the Chebyshev polynomial of the textbook."""
     matrix = poisson(3)

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from collops.backend import engine
 from collops.seismic.kirchhoff import eikonal as package
 from collops.seismic.kirchhoff.eikonal import first_arrivals
 from collops.seismic.kirchhoff.geometry import ImageGrid
@@ -58,7 +57,7 @@ extern "C" void run(
 
 def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
     """Return the first arrivals from a position in seconds, on the host."""
-    (times,) = first_arrivals(grid, np.asarray(position)[np.newaxis], np.asarray(velocity), engine=engine("numpy"))
+    (times,) = first_arrivals(grid.axes, np.asarray(position)[np.newaxis], np.asarray(velocity), engine="numpy")
     return times
 
 

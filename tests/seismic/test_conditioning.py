@@ -108,10 +108,55 @@ class TestMute:
         for shot, expected in enumerate([(0.6, 0.6), (0.6, 0.6), (7 / 15, 0.8), (1 / 3, 1.0), (0.2, 1.2), (0.2, 1.2)]):
             np.testing.assert_allclose(self.until(mute, headers_of([0, 1000], shot, records)), expected, atol=0.004)
         with pytest.raises(InputError, match="the picks contain field record 10, which is not in the survey"):
-            mute.starts(headers_of([0], 0, (12, 13)), self.PERIOD)
+            mute.times(headers_of([0], 0, (12, 13)), self.PERIOD)
         (tmp_path / "p.txt").write_text("12 0 0.2\n12 1000 1.2\n")
         one = parse_mute(str(tmp_path / "p.txt"))
         np.testing.assert_allclose(self.until(one, headers_of([500], 0, records)), [0.7], atol=0.004)
+
+
+def test_samples_after_a_bottom_mute_are_zero(tmp_path):
+    (tmp_path / "p.txt").write_text("0 1.0\n1000 1.5\n")
+    traces = np.ones((3, 500))
+    for text, expected in ((str(tmp_path / "p.txt"), [1.0, 1.25, 1.5]), ("1000,0.4", [0.4, 0.9, 1.4])):
+        steps = Conditioning(outliers=0, bottom=parse_mute(text, "--bottom-mute"))
+        found = steps.conditioned(traces, headers_of([0, 500, 1000]), 0.05)
+        for trace, end in zip(found.traces, expected, strict=True):
+            assert not trace[end <= TIMES].any() and (trace[end - 0.054 > TIMES] == 1).all()
+            assert trace[end - 1e-9 > TIMES].all()
+        assert found.weights[0, -1] == 0 and "bottom mute" in steps.describe()
+
+
+def test_ground_roll_is_muted_between_two_speeds():
+    steps = Conditioning(outliers=0, ground_roll=(200.0, 500.0))
+    found = steps.conditioned(np.ones((3, 500)), headers_of([0, 100, 200]), 0.05)
+    for trace, offset in zip(found.traces, (0, 100, 200), strict=True):
+        # Ripples of the slowest wave last a period.
+        inside = (offset / 500 <= TIMES) & (offset / 200 + 0.05 >= TIMES)
+        outside = (offset / 500 - 0.05 > TIMES) | (offset / 200 + 0.1 < TIMES)
+        assert inside.any() and not trace[inside].any() and (trace[outside] == 1).all()
+        np.testing.assert_allclose(
+            trace[(offset / 200 + 0.05 < TIMES) & (TIMES < 1.5)],
+            np.sort(trace[(offset / 200 + 0.05 < TIMES) & (TIMES < 1.5)]),
+        )
+    assert steps.describe() == "mute of ground roll of 200 to 500 m/s"
+
+
+def test_edited_traces_are_left_out_or_reversed():
+    raw = np.random.default_rng(1).normal(size=(4, 500))
+    edits = np.array([[7, 102, 0], [7, 103, -1], [8, 101, 0]])
+    headers = headers_of([50, 200, 400, 1000], records=(7, 8))
+    for reverse in (False, True):
+        steps = Conditioning(reverse, outliers=0, edits=edits, gain=parse_gain("1"))
+        filtered = steps.filtered(raw, 0.004)
+        found = steps.conditioned(filtered, headers, 0.04)
+        assert found.trust.tolist() == [1, 0, 1, 1]
+        sign = np.array([1, 1, -1, 1])[:, None]
+        np.testing.assert_allclose(found.traces, filtered * sign * time_gain(TIMES, 1.0))
+        np.testing.assert_allclose(found.without_gain, raw)  # as in the file
+        assert found.weights.shape == (4, 500)
+    assert steps.describe().endswith("2 traces left out and 1 reversed, gain 1")
+    with pytest.raises(InputError, match="the edited traces contain field record 7"):
+        steps.conditioned(raw, headers_of([50, 200, 400, 1000], records=(8, 9)), 0.04)
 
 
 def test_dead_and_much_too_strong_traces_are_not_sound():

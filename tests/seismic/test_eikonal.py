@@ -10,7 +10,6 @@ import pytest
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from collops.array import from_global
-from collops.backend import engine
 from collops.errors import InputError
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff.eikonal import device, first_arrivals, host, medium
@@ -158,10 +157,28 @@ def test_sources_are_computed_in_batches():
     """Threads and batches change nothing."""
     grid, velocity = rough_model(np.random.default_rng(7))
     positions = np.random.default_rng(8).uniform(0, (1068, 621), (5, 2))
-    one = list(first_arrivals(grid, positions, velocity, engine=engine("numpy")))
-    three = list(first_arrivals(grid, positions, velocity, engine=engine("jax"), threads=3))
+    one = list(first_arrivals(grid.axes, positions, velocity, engine="numpy"))
+    three = list(first_arrivals(grid.axes, positions, velocity, engine="jax", threads=3))
     np.testing.assert_array_equal(one, three)
-    assert list(first_arrivals(grid, positions[:0], velocity, engine=engine("numpy"))) == []
+    assert list(first_arrivals(grid.axes, positions[:0], velocity, engine="numpy")) == []
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"axes": (np.arange(5.0),)}, "not 1 arrays"),
+        ({"axes": (np.arange(5.0), np.array([0.0, 1.0, 3.0]))}, "z must be uniform"),
+        ({"velocity": np.ones((5, 4))}, r"of shape \(5, 3\)"),
+        ({"velocity": np.zeros((5, 3))}, "positive"),
+        ({"positions": [(1.0, 2.5)]}, "within the grid: z from 0 to 2 m"),
+        ({"positions": [(np.nan, 1.0)]}, "positions"),
+    ],
+)
+def test_refusals(change, sentence):
+    given = {"axes": (np.arange(5.0), np.arange(3.0)), "positions": [(1.0, 1.0)], "velocity": np.ones((5, 3))} | change
+    with pytest.raises(InputError, match=sentence):
+        list(first_arrivals(**given, engine="numpy"))
 
 
 @pytest.mark.serial

@@ -191,3 +191,32 @@ def test_nonsense_is_one_sentence_on_every_rank(comm, folder, survey, wrong, com
     with pytest.raises(InputError, match=complaint) as caught:
         run_job(run, options, comm, Listener())
     assert "\n" not in str(caught.value) and (comm.size == 1 or caught.value.on_all_ranks)
+
+
+def test_edited_traces_keep_the_sign_of_the_file(comm, folder, survey):
+    edits = folder / "edits.txt"
+    if comm.rank == 0:
+        edits.write_text("# record, channel, factor\n1 3 -1\n2 4 0\n2 5 0\n")
+    comm.barrier()
+    options: dict[str, Any] = {"mute": "none", "outliers": 0.0, "ground_roll": "100,300", "bottom_mute": "2000,0.3"}
+    numbers = migrate(comm, folder, "edited", survey, edit=str(edits), **options)
+    plain = migrate(comm, folder, "plain", survey, **options)
+    assert numbers["traces_left_out"] == 2 and plain["traces_left_out"] == 0
+    assert "2 traces left out and 1 reversed, bottom mute 2000,0.3, mute of ground roll" in numbers["conditioning"]
+    sums = [total(folder, name)[0] for name in ("edited", "plain")]
+    np.testing.assert_allclose(sums[0], sums[1], atol=1e-5 * np.abs(sums[1]).max())
+    images = [group_of(folder, name)["image"][...] for name in ("edited", "plain")]
+    assert np.abs(images[0] - images[1]).max() > 0.01 * np.abs(images[1]).max()
+
+
+@pytest.mark.serial
+def test_options_of_edits_and_mutes_are_checked(tmp_path):
+    (tmp_path / "e.txt").write_text("1 3 2\n")
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"edit": str(tmp_path / "e.txt")}, r"must end with 0 \(leave the trace out\) or -1"),
+        ({"ground_roll": "100,"}, "--ground-roll needs two positive speeds"),
+        ({"bottom_mute": "-5"}, "--bottom-mute needs a positive speed"),
+    )
+    for wrong, text in cases:
+        with pytest.raises(InputError, match=text):
+            Options(survey="a.sgy", velocity="1500", **wrong).conditioning()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff import first_arrivals
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops_bench.peers import why_missing
 from collops_bench.record import Measurement, check
@@ -81,7 +81,7 @@ def _ours(context: Context, grid: ImageGrid, places: np.ndarray, velocity: np.nd
     """Return the seconds per source, and the times of the last one."""
     context.comm.barrier()
     begin = time.perf_counter()
-    (times,) = deque(first_arrivals(grid, places, velocity, engine=context.engine, dtype=np.float32), maxlen=1)
+    (times,) = deque(first_arrivals(grid.axes, places, velocity, engine=context.engine, dtype=np.float32), maxlen=1)
     synchronize(context.engine)
     context.comm.barrier()
     return (time.perf_counter() - begin) / len(places), context.engine.to_host(times)

@@ -28,6 +28,7 @@ from collops.comm import Communicator
 from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
 from collops.errors import InputError, NotFiniteError
+from collops.limits import digits
 
 if TYPE_CHECKING:
     from collops.array import Array, DistributedArray
@@ -493,13 +494,14 @@ def _history(options: CommonOptions, findings: Findings, numbers: dict[str, Any]
 
 def _rows(numbers: dict[str, Any], findings: Findings) -> list[tuple[str, str]]:
     """Return the rows of the table."""
+    count = numbers["iterations"]
     rows = [
         *findings.rows,
         ("ranks", f"{numbers['ranks']} ({numbers['engine']}, messages by {numbers['transport']})"),
         (
             f"residual{findings.residual_of}",
-            f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {numbers['iterations']} "
-            f"iterations, {numbers['residual_reduction']:.3g} of the first",
+            f"{numbers['residual_initial']:.4g} -> {numbers['residual_final']:.4g} in {count} "
+            f"iteration{'s' * (count != 1)}, {numbers['residual_reduction']:.3g} of the first",
         ),
     ]
     if findings.error is not None:
@@ -507,7 +509,7 @@ def _rows(numbers: dict[str, Any], findings: Findings) -> list[tuple[str, str]]:
         if findings.adjoint_error is not None:
             text += f" ({findings.adjoint} at its best scale: {100 * findings.adjoint_error:.1f} %)"
         rows.append((f"{findings.subject} error", text))
-    rows.append(("time", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms per iteration ({numbers['execution']})"))
+    rows.append(("time", f"{digits(1e3 * numbers['seconds_per_iteration'])} ms per iteration ({numbers['execution']})"))
     if numbers["checkpoint"] is not None:
         start = (
             "not resumed" if numbers["resumed_from"] is None else f"resumed after iteration {numbers['resumed_from']}"

@@ -65,6 +65,7 @@ from collops.apps.recipe import run_job as run_job
 from collops.apps.stages import check_memory as check_memory
 from collops.apps.stages import engine_of_ranks as engine_of_ranks
 from collops.apps.stages import local_stage as local_stage
+from collops.limits import digits as digits
 from collops.limits import in_words as in_words
 
 __all__ = [

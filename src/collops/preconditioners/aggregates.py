@@ -6,12 +6,21 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collops.array import Layout
 from collops.backend import SparseArray
 from collops.comm import Communicator
 from collops.exchange.forest import StarForest
 from collops.operators import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
-from collops.operators.csr.products import Rows, from_pieces, merged_rows, own_columns, suits_loops, unsigned
+from collops.operators.csr.products import (
+    Rows,
+    from_pieces,
+    merged_rows,
+    own_columns,
+    product_with_zeros,
+    suits_loops,
+    unsigned,
+)
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
@@ -60,13 +69,18 @@ def graph_of(A: CSRMatrix, rows: Rows, block: int) -> Graph:
 def _norms_of_blocks(A: CSRMatrix, rows: Rows, block: int) -> CSRMatrix:
     from scipy import sparse
 
-    entries = rows.matrix.tocoo()
-    i, j = entries.coords
-    shape = rows.matrix.shape[0] // block, A.shape[1] // block
-    norms = sparse.csr_array((abs(entries.data) ** 2, (i // block, rows.numbers[j] // block)), shape=shape)
-    norms.sum_duplicates()  # SciPy 1.13 leaves them
+    matrix, count = rows.matrix, rows.matrix.shape[0]
+    # The squares of the entries, with several entries in a column; the product adds them up, and the rows of a node.
+    nodes, columns = np.unique(rows.numbers // block, return_inverse=True)
+    entries = abs(matrix.data) ** 2, columns.astype(matrix.indices.dtype)[matrix.indices], matrix.indptr
+    squares = sparse.csr_array(entries, shape=(count, len(nodes)))
+    sums = sparse.csr_array(
+        (np.ones(count), np.arange(count), np.arange(0, count + 1, block)), shape=(count // block, count)
+    )
+    norms = product_with_zeros(A.comm, sums, squares)
     norms.data = np.sqrt(norms.data)
-    return CSRMatrix(norms, comm=A.comm)
+    layout = Layout.split(A.rows.size // block, A.comm.size, sizes=[size // block for size in A.rows.sizes[0]])
+    return CSRMatrix._from_rows(norms, nodes, layout, layout, A.comm)
 
 
 def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:

@@ -120,9 +120,10 @@ def block_jacobi(A: CSRMatrix, local: str = "lu", **options: Any) -> LinearOpera
     With all kinds but ``"ilu"`` it is Hermitian positive definite if `A` is, as :func:`collops.cg` requires. Incomplete
     LU factors with pivots are not Hermitian even then: use them with methods for unsymmetric systems.
 
-    ``"ilu0"`` computes its factors by the fixed-point iteration of [Chow and Patel 2015], and replaces their inverses
-    by truncated Neumann series [Anzt et al. 2015]: one product with the strict triangle for each sweep. Three sweeps
-    are nearly as good as exact solutions for diagonally dominant matrices. M-matrices always have such factors; other
+    ``"ilu0"`` computes its factors by the fixed-point iteration of [Chow and Patel 2015], with a ``RuntimeWarning`` on
+    every rank if it does not converge, as in long one-dimensional chains. It replaces the inverses of the factors by
+    truncated Neumann series [Anzt et al. 2015]: one product with the strict triangle for each sweep. Three sweeps are
+    nearly as good as exact solutions for diagonally dominant matrices. M-matrices always have such factors; other
     positive definite matrices may not.
 
     With more ranks, blocks become smaller and more iterations are needed; :func:`two_level` and :func:`multigrid` avoid

@@ -7,15 +7,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from collops.array import Array, axpby, dots, random
+from collops.array import Array, Layout, axpby, dots, random
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
 from collops.limits import available_memory, in_words
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
-from collops.operators.csr.products import merged_rows, own_columns, product_rows, transposed_rows
+from collops.operators.csr.products import Rows, merged_rows, own_columns, product_rows, transposed_rows
+from collops.operators.csr.repeated import Pattern, RepeatedProduct
 from collops.operators.memory import Buffers
-from collops.preconditioners.aggregates import aggregate, graph_of
+from collops.preconditioners.aggregates import Graph, aggregate, graph_of
 from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.dense import DenseInverse
 from collops.preconditioners.jacobi import jacobi
@@ -30,6 +31,24 @@ _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW = 24, 400  # memory of the set-up, measured with 7 and 27 entries a row
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
+_CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
+
+
+class Options(NamedTuple):
+    """Options of :func:`multigrid`, and the dtype of the entries that smoothers read."""
+
+    threshold: float
+    degree: int
+    entries: np.dtype
+
+
+class Aggregation(NamedTuple):
+    """The part of a level that stays when the values of the matrix change."""
+
+    block: int
+    tentative: Rows
+    coarse: Layout
+    products: tuple[RepeatedProduct, ...]
 
 
 class Level(NamedTuple):
@@ -38,6 +57,7 @@ class Level(NamedTuple):
     matrix: CSRMatrix
     smoother: Smoother
     prolongation: CSRMatrix
+    aggregation: Aggregation
 
 
 def multigrid(
@@ -47,9 +67,10 @@ def multigrid(
     block: int = 1,
     threshold: float = 0.25,
     degree: int = 1,
+    cycle: str = "W",
     single_precision: bool = False,
 ) -> Multigrid:
-    r"""Return a V-cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
+    r"""Return a cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
 
     Parameters
     ----------
@@ -66,16 +87,21 @@ def multigrid(
         their row and column. Entries below this ratio to the largest of their row do not smooth the prolongation.
     degree : int
         Degree of the smoother, a :func:`chebyshev` polynomial with :func:`jacobi`.
+    cycle : {"W", "V"}
+        ``"V"`` visits each level once; its iterations grow slowly with the number of levels. ``"W"`` improves the
+        solution of a coarser level by a second visit where this is cheap: where its matrix has at most a quarter of the
+        entries of the finer one.
     single_precision : bool
-        Whether smoothers on hosts read entries in single precision, if Numba is installed and a matrix in double
-        precision is large. Vectors remain in double precision. It takes four more bytes of memory for each entry.
+        Whether smoothers read the entries of a matrix in double precision in single precision: on devices, with JAX,
+        and for large matrices on hosts with Numba. Vectors remain in double precision. It takes four more bytes of
+        memory on the host for each entry, and on devices eight for the entries of `A`, which the solver reads as well.
 
     Returns
     -------
     Multigrid
-        A Hermitian operator for all engines: a cycle sends the messages of ``2 * degree + 2`` products with the matrix
-        of each level and of two with each prolongation, and one allreduce of a vector of the coarsest level. Its
-        attributes describe the hierarchy.
+        A Hermitian operator for all engines: the visit of a level sends the messages of ``2 * degree + 2`` products
+        with its matrix, or one more in a second visit, and of two with its prolongation; the visit of the coarsest
+        level sends one allreduce of a vector. Its attributes describe the hierarchy.
 
     Raises
     ------
@@ -108,18 +134,20 @@ def multigrid(
     """
     check_matrix(A)
     block, degree = check_count("block", block, smallest=1), check_count("degree", degree)
+    if cycle not in ("V", "W"):
+        raise InputError(f"cycle must be 'V' or 'W', not {cycle!r}")
     threshold = check_number("threshold", threshold)
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     A = A if A.dtype.kind in "fc" else _in_double_precision(A)
+    entries = np.dtype(np.float32) if single_precision and A.dtype == np.float64 else A.dtype
     with collective_errors(A.comm):
         _check_memory(A)
         vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
-    entries = np.dtype(np.float32) if single_precision and A.dtype == np.float64 else A.dtype
-    with collective_errors(A.comm):
         _check_range(A, entries)
     _check_hermitian(A)
-    return _hierarchy(A, vectors, block, threshold, degree, entries)
+    options = Options(threshold, degree, entries)
+    return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
 
 class Multigrid(LinearOperator):
@@ -127,8 +155,9 @@ class Multigrid(LinearOperator):
 
     Attributes
     ----------
-    rows, entries : list of int
-        Numbers of rows and of stored entries of the matrix of each level, the finest one first.
+    rows, entries, visits : list of int
+        Numbers of rows and of stored entries of the matrix of each level, and how often a cycle visits it; the finest
+        level first.
     operator_complexity, grid_complexity : float
         Sums of entries and of rows, divided by the entries and the rows of the finest level.
 
@@ -143,17 +172,81 @@ class Multigrid(LinearOperator):
     (2, 2698, True)
     """
 
-    def __init__(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
+    def __init__(
+        self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator, options: Options, *, twice: bool
+    ) -> None:
         matrices = [*(level.matrix for level in levels), coarsest]
         super().__init__(matrices[0].rows, matrices[0].rows, matrices[0].dtype, coarsest.comm)
         self._inherit([*matrices, solve])
-        self._levels, self._solve, self._buffers = levels, solve, Buffers()
+        self._options, self._twice, self._buffers = options, twice, Buffers()
+        self._set_levels(levels, coarsest, solve)
+
+    def _set_levels(self, levels: list[Level], coarsest: CSRMatrix, solve: LinearOperator) -> None:
+        self._levels, self._solve = levels, solve
+        matrices = [*(level.matrix for level in levels), coarsest]
         self._finest = matrices[0]
         self._ranks = [int(np.count_nonzero(matrix.rows.sizes[0])) for matrix in matrices]
         self.rows = [matrix.rows.size for matrix in matrices]
         self.entries = [int(n) for n in self.comm.allreduce(np.array([matrix.nnz for matrix in matrices], np.int64))]
+        pairs = zip(self.entries[:-2], self.entries[1:-1], strict=True)
+        self._repeats = [2 if self._twice and coarse <= _CHEAP * fine else 1 for fine, coarse in pairs]
+        self._repeats += [1] * (len(levels) - len(self._repeats))  # the coarsest level has an exact solution
+        self.visits = [int(number) for number in np.cumprod([1, *self._repeats])]
         self.operator_complexity = sum(self.entries) / max(1, self.entries[0])
         self.grid_complexity = sum(self.rows) / max(1, self.rows[0])
+
+    def refresh(self, A: CSRMatrix) -> None:
+        """Become the multigrid of a matrix with other values in the same positions. Collective.
+
+        Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
+        for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
+        multigrid may converge faster. The first call stores the patterns of products, so that later calls take less
+        than half of the time of a set-up.
+
+        Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
+
+        Parameters
+        ----------
+        A : CSRMatrix
+            In the layout and with the dtype of the first one.
+
+        Raises
+        ------
+        InputError
+            On every rank, if entries of a rank are in other positions, or as for :func:`multigrid`; the operator is
+            unchanged.
+        LayoutError
+            If `A` has another layout.
+
+        Examples
+        --------
+        >>> import scipy.sparse as sp
+        >>> import collops
+        >>> from collops.preconditioners import multigrid
+        >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
+        >>> M = multigrid(collops.CSRMatrix.from_global(matrix))
+        >>> A = collops.CSRMatrix.from_global(matrix + 0.01 * sp.eye_array(900))
+        >>> M.refresh(A)
+        >>> collops.cg(A, collops.ones(900), rtol=1e-8, M=M).iterations < 12
+        True
+        """
+        check_matrix(A)
+        if A.rows is not self.domain:
+            raise LayoutError(f"refresh needs a matrix with the rows {self.domain}, not {A.rows}")
+        A = A if A.dtype.kind in "fc" else _in_double_precision(A)
+        with collective_errors(self.comm):
+            if A.dtype != self.dtype:
+                raise InputError(f"refresh needs a matrix of {self.dtype}, not {A.dtype}: set up a new multigrid")
+            if not _same_pattern(A, self._finest):
+                raise InputError("the entries are in other positions than those of the multigrid: set up a new one")
+            _check_memory(A)
+            _check_range(A, self._options.entries)
+        _check_hermitian(A)
+        levels = []
+        for level in self._levels:
+            following, A = _coarsened(A, merged_rows(A), None, level.aggregation, self._options, again=True)
+            levels.append(following)
+        self._set_levels(levels, A, _solution(A, self._options))
 
     def convergence_factor(self) -> float:
         """Return an estimate from below of the factor by which a cycle reduces errors. Collective: ten cycles.
@@ -173,30 +266,34 @@ class Multigrid(LinearOperator):
         >>> from collops.preconditioners import multigrid
         >>> matrix = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(900, 900)).tocsr()
         >>> print(multigrid(collops.CSRMatrix.from_global(matrix)).report())
-        level         rows        entries  ranks
-            0          900          2,698      1
-            1          247            739      1
+        level         rows        entries  ranks  visits
+            0          900          2,698      1       1
+            1          247            739      1       1
         operator complexity 1.274, grid complexity 1.274
         estimated convergence factor 0.41
         """
-        lines = [f"{'level':>5} {'rows':>12} {'entries':>14} {'ranks':>6}"]
-        for level, (rows, entries, ranks) in enumerate(zip(self.rows, self.entries, self._ranks, strict=True)):
-            lines.append(f"{level:5} {rows:12,} {entries:14,} {ranks:6}")
+        lines = [f"{'level':>5} {'rows':>12} {'entries':>14} {'ranks':>6} {'visits':>7}"]
+        columns = zip(self.rows, self.entries, self._ranks, self.visits, strict=True)
+        for level, (rows, entries, ranks, visits) in enumerate(columns):
+            lines.append(f"{level:5} {rows:12,} {entries:14,} {ranks:6} {visits:7}")
         lines.append(f"operator complexity {self.operator_complexity:.3f}, grid complexity {self.grid_complexity:.3f}")
         return "\n".join([*lines, f"estimated convergence factor {self.convergence_factor():.2f}"])
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
-        return self._cycle(0, x, out)
+        return self._cycle(0, x, out, again=False)
 
-    def _cycle(self, depth: int, y: Array, x: Array) -> Array:
+    def _cycle(self, depth: int, y: Array, x: Array, again: bool) -> Array:
+        """Return the solution of a level after a visit, from zero, or `again` from `x`."""
         if depth == len(self._levels):
             return self._solve._forward(y, x)
-        A, smoother, prolongation = self._levels[depth]
+        A, smoother, prolongation, _ = self._levels[depth]
         residual = self._buffers.get(f"r{depth}", A.rows, y, x.dtype)
         coarse_y, coarse_x = (self._buffers.get(f"{name}{depth}", prolongation.columns, y, x.dtype) for name in "yx")
-        x = smoother.start(y, x)
+        x = smoother.improve(y, x) if again else smoother.start(y, x)
         residual = smoother.residual(y, x, residual)
-        coarse_x = self._cycle(depth + 1, prolongation._adjoint(residual, coarse_y), coarse_x)
+        coarse_y = prolongation._adjoint(residual, coarse_y)
+        for visit in range(self._repeats[depth]):
+            coarse_x = self._cycle(depth + 1, coarse_y, coarse_x, again=visit > 0)
         x = axpby(1.0, prolongation._forward(coarse_x, residual), 1.0, x, out=x)
         return smoother.improve(y, x)
 
@@ -253,37 +350,65 @@ def _check_hermitian(A: CSRMatrix) -> None:
 
 
 def _hierarchy(
-    A: CSRMatrix, vectors: np.ndarray, block: int, threshold: float, degree: int, entries: np.dtype
-) -> Multigrid:
-    """Return the cycle through coarser matrices, until one is small or hardly smaller than the one before."""
-    comm = A.comm
+    A: CSRMatrix, vectors: np.ndarray, block: int, options: Options
+) -> tuple[list[Level], CSRMatrix, LinearOperator]:
+    """Return the levels, until a matrix is small or hardly smaller than the last; this matrix; and its inverse."""
     levels: list[Level] = []
     while A.rows.size > _DENSE:
-        M = jacobi(A)
-        largest = largest_eigenvalue(A, M)
         rows = merged_rows(A)
         graph = graph_of(A, rows, block)
-        labels, count = aggregate(graph, threshold)
-        counts = [int(number) for number in comm.allgather(np.array(count))]
+        labels, count = aggregate(graph, options.threshold)
+        counts = [int(number) for number in A.comm.allgather(np.array(count))]
         if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
             break
         columns, coarse, vectors = tentative(A, labels, counts, vectors, block)
-        if block == 1 and (kept := filtered(A, rows, graph, threshold)) is not rows:
-            F = CSRMatrix._from_rows(*kept, A.rows, A.columns, comm)
-            prolongation, right = smoothed(A, kept, columns, coarse, largest_eigenvalue(F, jacobi(F)))
-        else:
-            prolongation, right = smoothed(A, rows, columns, coarse, largest)
-        levels.append(Level(A, Smoother(A, M, degree, _bounds(largest), entries), prolongation))
-        right = product_rows(A.forest, rows, own_columns(A), right)
-        left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
-        R = CSRMatrix._from_rows(*left, coarse, A.rows, comm)
-        product = product_rows(R.forest, left, own_columns(R), right)
-        A = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, comm))
+        aggregation = Aggregation(block, columns, coarse, tuple(RepeatedProduct() for _ in range(3)))
+        level, A = _coarsened(A, rows, graph, aggregation, options, again=False)
+        levels.append(level)
         block = vectors.shape[1]
-    if A.rows.size <= _DENSE:
-        return Multigrid(levels, A, DenseInverse(A))
+    return levels, A, _solution(A, options)
+
+
+def _coarsened(
+    A: CSRMatrix, rows: Rows, graph: Graph | None, aggregation: Aggregation, options: Options, *, again: bool
+) -> tuple[Level, CSRMatrix]:
+    """Return the level of a matrix with these merged rows, and the next, coarser matrix. Collective.
+
+    `again` if the aggregation was used before.
+    """
+    block, columns, coarse, products = aggregation
+    smoothing, right_product, left_product = products if again else [product_rows] * 3
     M = jacobi(A)
-    return Multigrid(levels, A, chebyshev(A, 3 * degree, _bounds(largest_eigenvalue(A, M)), M=M))
+    largest = bound = largest_eigenvalue(A, M)
+    smoother = Smoother(A, M, options.degree, _bounds(largest), options.entries)
+    kept = rows
+    if block == 1:
+        graph = graph_of(A, rows, 1) if graph is None else graph
+        kept = filtered(A, rows, graph, options.threshold)
+    if kept is not rows:
+        F = CSRMatrix._from_rows(*kept, A.rows, A.columns, A.comm)
+        bound = largest_eigenvalue(F, jacobi(F))
+    prolongation, right = smoothed(A, kept, columns, coarse, bound, smoothing)
+    right = right_product(A.forest, rows, own_columns(A), right)
+    left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
+    R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
+    product = left_product(R.forest, left, own_columns(R), right)
+    following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
+    return Level(A, smoother, prolongation, aggregation), following
+
+
+def _solution(A: CSRMatrix, options: Options) -> LinearOperator:
+    """Return the inverse of the coarsest matrix, or of a large one an approximation."""
+    if A.rows.size <= _DENSE:
+        return DenseInverse(A)
+    M = jacobi(A)
+    return chebyshev(A, 3 * options.degree, _bounds(largest_eigenvalue(A, M)), M=M)
+
+
+def _same_pattern(A: CSRMatrix, B: CSRMatrix) -> bool:
+    """Return whether two matrices have this rank's entries in the same positions."""
+    pairs = zip(A.blocks, B.blocks, strict=True)
+    return np.array_equal(A.ghosts, B.ghosts) and all(Pattern.of(mine).suits(other) for mine, other in pairs)
 
 
 def _bounds(largest: float) -> tuple[float, float]:

@@ -72,27 +72,32 @@ def strongest_labels(first, end, starts, columns, values, offset, roots, steps, 
 
 
 @compiled
-def filtered_entries(first, end, starts, columns, values, offset, limits, lengths):
+def filtered_entries(first, end, starts, columns, values, offset, limits, smallest, lengths):
     """Return the columns and values of the entries of at least the `limits` of their rows, and set the rows' lengths.
 
-    The sum of the other entries is added to the diagonal.
+    The sum of the other entries is added to the diagonal. If this made it less than `smallest` times as large, the row
+    keeps all entries.
     """
     size = np.uint64(starts[end]) - np.uint64(starts[first])
     kept, entries = np.empty(size, columns.dtype), np.empty(size, values.dtype)
     place = np.uint64(0)
     for row in range(first, end):
-        begin = diagonal = place
-        rest = values.dtype.type(0)
+        begin = place
+        diagonal = rest = values.dtype.type(0)
+        for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
+            if np.uint64(columns[k]) == row + offset:
+                diagonal = values[k]
+            elif abs(values[k]) < limits[row]:
+                rest += values[k]
+        filters = (diagonal + rest).real >= smallest * diagonal.real
         for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
             column, value = np.uint64(columns[k]), values[k]
             if column == row + offset:
-                diagonal = place
-            elif abs(value) < limits[row] or value == 0:
-                rest += value
+                value = value + rest if filters else value
+            elif value == 0 or (filters and abs(value) < limits[row]):
                 continue
             kept[place], entries[place] = column, value
             place += _ONE
-        entries[diagonal] += rest
         lengths[row] = place - begin
     return kept[:place], entries[:place]
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from collops.array import Layout
 from collops.backend import SparseArray
 from collops.comm import Communicator
+from collops.exchange.forest import StarForest
 from collops.exchange.indices import owners, sent_to
 from collops.operators import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
-from collops.operators.csr.products import Rows, from_pieces, own_columns, product_rows, suits_loops, unsigned
+from collops.operators.csr.products import Rows, from_pieces, own_columns, suits_loops, unsigned
 from collops.preconditioners.aggregates import Graph
+
+Multiply = Callable[[StarForest, Rows, slice, Rows], Rows]
 
 _OVER_SMOOTHED = 4 / 3  # step of the smoothing, times the largest eigenvalue [Vaněk et al. 1996]
 _ROWS_OF_A_RANK = 1000  # coarser levels use fewer ranks
+_SMALLEST_DIAGONAL = 0.5  # of a filtered row, relative to its diagonal before
 
 
-def smoothed(A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest: float) -> tuple[CSRMatrix, Rows]:
+def smoothed(
+    A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest: float, multiply: Multiply
+) -> tuple[CSRMatrix, Rows]:
     """Return the prolongation after a step of Jacobi's iteration, and its rows. Collective.
 
     `rows` are the merged rows of `A`, or of another matrix with the same columns; `largest` is the largest eigenvalue
-    of this matrix, divided by its diagonal.
+    of this matrix, divided by its diagonal. `multiply` is :func:`collops.operators.csr.products.product_rows`, or a
+    product that repeats it.
     """
     own = own_columns(A)
     scale = _OVER_SMOOTHED / largest / rows.matrix.diagonal(own.start)[: rows.matrix.shape[0]]
     steps = _smoothing(A.comm, rows.matrix, own.start, scale.astype(A.dtype))
-    product = product_rows(A.forest, Rows(steps, rows.numbers), own, tentative)
+    product = multiply(A.forest, Rows(steps, rows.numbers), own, tentative)
     return CSRMatrix._from_rows(*product, A.rows, coarse, A.comm), product
 
 
@@ -35,6 +44,10 @@ def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
 
     `rows` are the merged rows of `A`. They are returned unchanged if no rank has small entries. Weak connections would
     add entries to the prolongation and the coarse matrix without improving the convergence.
+
+    A row whose diagonal would become smaller than half keeps all its entries. Coarse matrices have a few such rows,
+    with large positive entries. Divided by their small diagonal they would have a large eigenvalue, and with it the
+    prolongation would hardly be smoothed anywhere.
     """
     from scipy import sparse
 
@@ -46,15 +59,18 @@ def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
         from collops.preconditioners.numba_aggregation import filtered_entries
 
         lengths = np.empty(matrix.shape[0], np.int64)
-        arguments = *unsigned(matrix), np.uint64(offset), limits, lengths
+        arguments = *unsigned(matrix), np.uint64(offset), limits, _SMALLEST_DIAGONAL, lengths
         parts = in_pieces(A.comm, matrix.indptr, lambda first, end: filtered_entries(first, end, *arguments))
         return Rows(from_pieces(parts, lengths, matrix.shape), rows.numbers)
     own = np.arange(matrix.shape[0])
     i = np.repeat(own, np.diff(matrix.indptr))
     weak = (matrix.indices != i + offset) & (abs(matrix.data) < limits[i])
     removed = sparse.csr_array((np.where(weak, matrix.data, 0), matrix.indices, matrix.indptr), shape=matrix.shape)
-    sums = sparse.csr_array((removed.sum(axis=1), (own, own + offset)), shape=matrix.shape)
-    kept = sparse.csr_array(matrix - removed + sums)
+    sums, diagonal = removed.sum(axis=1), matrix.diagonal(offset)[: len(own)]
+    filters = np.real(diagonal + sums) >= _SMALLEST_DIAGONAL * np.real(diagonal)
+    removed.data[~filters[i]] = 0
+    kept = matrix - removed + sparse.csr_array((np.where(filters, sums, 0), (own, own + offset)), shape=matrix.shape)
+    kept = sparse.csr_array(kept)
     kept.eliminate_zeros()
     kept.sort_indices()
     return Rows(kept, rows.numbers)

@@ -31,7 +31,7 @@ class Smoother:
     bounds : tuple of two floats
         Smallest and largest eigenvalue of ``M A`` between which errors become small.
     entries : dtype
-        Precision of the entries that the loops read. Vectors have the precision of the data.
+        Precision of the entries that Numba's loops, devices and JAX read. Vectors have the precision of the data.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Smoother:
         self._steps = _coefficients(degree, *bounds)
         self._buffers = Buffers()
         self._loops: dict[tuple[Engine, np.dtype], _Loops | None] = {}
+        self._rounded: LinearOperator | None = None
 
     def start(self, y: Array, out: Array | None) -> Array:
         """Return the iterate from zero, in `out` if the engine is mutable."""
@@ -61,7 +62,7 @@ class Smoother:
         loops = self._loops_for(x)
         if loops is not None and out is not None:
             return loops.residual(y, x, out)
-        image = self.A._forward(x, out)
+        image = self._matrix_for(x)._forward(x, out)
         return axpby(-1.0, image, 1.0, y, out=out)
 
     def _iterate(self, y: Array, x: Array, out: Array | None, steps: list[tuple[float, float]]) -> Array:
@@ -82,6 +83,14 @@ class Smoother:
         if before is None:
             return axpby(1.0, change, 0.0, change, out=out)
         return axpby(1.0, change, -alpha, before, out=out)
+
+    def _matrix_for(self, x: Array) -> LinearOperator:
+        """Return the matrix with rounded entries for engines that need no loops to read them."""
+        if x.engine.mutable and x.engine.memory == "host":
+            return self.A
+        if self._rounded is None:
+            self._rounded = self.A.astype(self._entries)
+        return self._rounded
 
     def _loops_for(self, x: Array) -> _Loops | None:
         key = x.engine, x.dtype

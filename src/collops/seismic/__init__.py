@@ -5,6 +5,7 @@ Like a third-party package, it imports only :mod:`collops` and :mod:`collops.ext
 
 from __future__ import annotations
 
+from collops.seismic.avo import Avo, fit_avo
 from collops.seismic.kirchhoff import Kirchhoff
 
-__all__ = ["Kirchhoff"]
+__all__ = ["Avo", "Kirchhoff", "fit_avo"]

@@ -63,7 +63,7 @@ class Conditioned:
 
     traces: np.ndarray  # shape ``(traces, samples)``, muted and with their gain
     mute: np.ndarray  # 0 to 1, for every sample, or of shape ``(1, 1)``
-    gain: np.ndarray  # nonzero, shape ``(traces, samples)``, ``(1, samples)`` or ``(1, 1)``; negative if reversed
+    gain: np.ndarray  # nonzero, broadcasts to the shape of the traces; negative where they are reversed
     trust: np.ndarray  # weights of the traces, not negative
 
     @property
@@ -77,14 +77,14 @@ class Conditioned:
         return self.traces if (self.gain == 1).all() else self.traces / self.gain
 
 
-def parse_range(name: str, text: str, unit: str) -> tuple[float, float]:
-    """Parse the range ``"LOW,HIGH"`` of an option; one end may be missing (0, infinity)."""
+def parse_range(name: str, text: str, unit: str, lowest: float = 0.0) -> tuple[float, float]:
+    """Parse the range ``"LOW,HIGH"`` of an option; one end may be missing (`lowest`, infinity)."""
     low, comma, high = text.partition(",")
     try:
-        first, last = float(low or 0), float(high or "inf")
+        first, last = float(low or lowest), float(high or "inf")
     except ValueError:
         first, last = np.nan, np.nan
-    if not (comma and 0 <= first < last) or (first, last) == (0, np.inf):
+    if not (comma and lowest <= first < last) or (first, last) == (lowest, np.inf):
         raise InputError(f"{name} must be LOW,HIGH in {unit} with LOW below HIGH, not {text!r}")
     return first, last
 
@@ -111,15 +111,15 @@ def read_table(path: Path, columns: Sequence[int], meaning: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Mute:
-    """The time until which the traces of a shot are zero: a moveout, or picked times."""
+    """A time of each trace of a shot, a moveout or picked: the end of a mute at the top, or the start of one below."""
 
     text: str  # the value of the option
     speed: float = np.inf  # m/s
     delay: float | None = None  # s; by default the length of a wavelet
     picks: np.ndarray | None = None  # rows of offset (m) and time (s), or of field record number, offset and time
 
-    def starts(self, headers: ShotHeaders, period: float) -> np.ndarray:
-        """Return the time until which each trace is zero; `period` is the length of a wavelet, in seconds."""
+    def times(self, headers: ShotHeaders, period: float) -> np.ndarray:
+        """Return the time of each trace; `period` is the length of a wavelet, in seconds."""
         if self.picks is None:
             return headers.offsets / self.speed + (period if self.delay is None else self.delay)
         if self.picks.shape[1] == 2:
@@ -139,8 +139,8 @@ class Mute:
         return (1 - share) * times_of_picks[after - 1] + share * times_of_picks[after]
 
 
-def parse_mute(text: str) -> Mute:
-    """Return the mute of ``"SPEED"``, ``"SPEED,DELAY"`` or the name of a file of picks."""
+def parse_mute(text: str, name: str = "--mute") -> Mute:
+    """Return the mute of ``"SPEED"``, ``"SPEED,DELAY"`` or the name of a file of picks; `name` is the option."""
     speed, comma, delay = text.partition(",")
     try:
         numbers = float(speed), float(delay) if comma else None
@@ -150,7 +150,7 @@ def parse_mute(text: str) -> Mute:
         meaning = "offset (m) and time (s), or field record, offset and time,"
         return Mute(text, picks=read_table(Path(text), (2, 3), meaning))
     if not (numbers[0] > 0 and np.isfinite([numbers[0], numbers[1] or 0.0]).all()):
-        raise InputError(f"--mute needs a positive speed and a finite delay, not {text}: {_MUTE_HELP}")
+        raise InputError(f"{name} needs a positive speed and a finite delay, not {text}: {_MUTE_HELP}")
     return Mute(text, *numbers)
 
 
@@ -279,10 +279,13 @@ class Conditioning:
     outliers: float = 10.0  # see `sound_traces`
     offsets: tuple[float, float] | None = None  # range of the traces in use, m
     window: tuple[float, float] | None = None  # range of the samples in use, s
-    mute: Mute | None = None
+    mute: Mute | None = None  # of the samples before its times
     gain: Gain | None = None  # of the muted traces
     # Rows of field record number, channel and weight (other traces have weight 1), or "balance".
     weights: np.ndarray | str | None = None
+    bottom: Mute | None = None  # of the samples after its times
+    ground_roll: tuple[float, float] | None = None  # range of the speeds of arrivals that are muted, m/s
+    edits: np.ndarray | None = None  # rows of field record number, channel and factor: 0 or -1
 
     def sampling(self, interval: float, samples: int) -> tuple[float, int]:
         """Return the interval and the number of samples of `filtered` traces, for this sampling of the data.
@@ -323,7 +326,13 @@ class Conditioning:
         """Return the mute factors of the samples of a shot, 0 to 1; of shape ``(1, 1)`` without a mute."""
         times, mute = headers.times, np.ones((1, 1))
         if self.mute is not None:
-            mute = smooth_step((times - self.mute.starts(headers, period)[:, None]) / period)
+            mute = smooth_step((times - self.mute.times(headers, period)[:, None]) / period)
+        if self.bottom is not None:
+            mute = mute * smooth_step((self.bottom.times(headers, period)[:, None] - times) / period)
+        if self.ground_roll is not None:
+            slow, fast = self.ground_roll
+            first, last = headers.offsets[:, None] / fast, headers.offsets[:, None] / slow + period
+            mute = mute * (1 - smooth_step((times - first) / period + 1) * smooth_step((last - times) / period + 1))
         if self.window is not None:
             first, last = self.window
             fade = np.minimum((times - first) / period if first else 1.0, (last - times) / period)
@@ -340,19 +349,25 @@ class Conditioning:
         trust = sound_traces(traces, self.outliers).astype(np.float64)
         if self.offsets is not None:
             trust *= (headers.offsets >= self.offsets[0]) & (headers.offsets <= self.offsets[1])
-        muted = traces * mute
+        edits = self._edits(headers)
+        trust *= edits != 0
+        sign = np.where(edits < 0, -1, 1)[:, None] if (edits < 0).any() else np.ones((1, 1))
+        muted = traces * mute * sign
         gain = np.ones((1, 1)) if self.gain is None else self.gain.factors(muted, times)
         muted = muted * gain
         if isinstance(self.weights, str):
             amplitude = np.sqrt((muted**2).mean(axis=1))
             trust /= np.where(amplitude > 0, amplitude, 1)
         elif self.weights is not None:
-            _check_records("the trace weights", self.weights[:, 0], headers)
-            rows = self.weights[self.weights[:, 0] == headers.records[headers.shot], 1:]
-            trace, row = np.nonzero(headers.channels[:, None] == rows[:, 0])
-            trust[trace] *= rows[row, 1]
-        sign = -1 if self.reverse else 1
+            trust *= _of_traces("the trace weights", self.weights, headers)
+        sign = -sign if self.reverse else sign
         return Conditioned(muted.astype(dtype), mute.astype(dtype), (sign * gain).astype(dtype), trust)
+
+    def _edits(self, headers: ShotHeaders) -> np.ndarray:
+        """Return the factor of each trace: 1, 0 (left out) or -1 (reversed)."""
+        if self.edits is None:
+            return np.ones(len(headers.channels))
+        return _of_traces("the edited traces", self.edits, headers)
 
     def describe(self) -> str:
         """Describe the steps in order; return an empty string without any."""
@@ -361,12 +376,29 @@ class Conditioning:
             "" if self.interval is None else f"resampled to {1e3 * self.interval:g} ms",
             "" if self.band is None else f"band-pass {_ends(self.band)} Hz (zero phase)",
             "" if self.offsets is None else f"offsets {_ends(self.offsets)} m",
+            "" if self.edits is None else f"{_edited(self.edits)}",
             "" if self.mute is None else f"mute {self.mute.text}",
+            "" if self.bottom is None else f"bottom mute {self.bottom.text}",
+            "" if self.ground_roll is None else f"mute of ground roll of {_ends(self.ground_roll)} m/s",
             "" if self.window is None else f"times {_ends(self.window)} s",
             "" if self.gain is None else f"gain {self.gain.text}",
             "" if self.weights is None else "trace weights",
         ]
         return ", ".join(filter(None, steps))
+
+
+def _of_traces(what: str, rows: np.ndarray, headers: ShotHeaders) -> np.ndarray:
+    """Return the product of the last columns of rows of field record number, channel and factor, for each trace."""
+    _check_records(what, rows[:, 0], headers)
+    factors, own = np.ones(len(headers.channels)), rows[rows[:, 0] == headers.records[headers.shot], 1:]
+    trace, row = np.nonzero(headers.channels[:, None] == own[:, 0])
+    np.multiply.at(factors, trace, own[row, 1])
+    return factors
+
+
+def _edited(rows: np.ndarray) -> str:
+    """Describe edits of traces."""
+    return f"{int((rows[:, 2] == 0).sum())} traces left out and {int((rows[:, 2] < 0).sum())} reversed"
 
 
 def _check_records(what: str, numbers: np.ndarray, headers: ShotHeaders) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "highest_frequency",
     "moved",
     "noise_from_power",
+    "onset_times",
     "power_spectrum",
     "ricker",
     "ricker_half",
@@ -28,6 +29,7 @@ __all__ = [
     "with_noise",
 ]
 
+_ONSET = 0.2  # of the largest amplitude of a trace
 _ROUNDING = 1e-6  # of positions in samples: smaller fractions count as 0
 
 
@@ -190,3 +192,10 @@ def with_noise(
             values += (deviation * generator.standard_normal(values.shape)).astype(values.dtype)
     norm = sum((square(a - b) for a, b in zip(noisy, clean, strict=True)), 0.0)
     return noisy, float(np.sqrt(comm.allreduce(np.array(norm))[()]))
+
+
+def onset_times(traces: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the time of the first sample of each trace with a fifth of its largest amplitude; NaN for dead traces."""
+    sizes = np.abs(traces)
+    largest = sizes.max(axis=1, keepdims=True)
+    return np.where(largest[:, 0] > 0, times[(sizes >= _ONSET * largest).argmax(axis=1)], np.nan)

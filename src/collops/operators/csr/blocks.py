@@ -15,6 +15,12 @@ from collops.array import kernels
 from collops.backend import Engine, SparseArray
 
 
+def dtype_of_entries(matrix: SparseArray, dtype: np.dtype) -> np.dtype:
+    """Return in which precision engines store entries for vectors of `dtype`: single where that is exact."""
+    single = matrix.dtype.char in "fF" and matrix.dtype.kind == dtype.kind
+    return matrix.dtype if single else dtype
+
+
 def make_block(engine: Engine, matrix: SparseArray, dtype: np.dtype) -> _SciPyBlock | _FewRows:
     """Return the local block of a SciPy matrix for vectors of an engine and a dtype."""
     filled = np.flatnonzero(np.diff(matrix.indptr))

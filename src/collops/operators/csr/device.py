@@ -17,6 +17,7 @@ from collops._nvrtc import cuda_module
 from collops.backend import CudaKernel, Engine, LocalArray, SparseArray
 from collops.comm.device_launch import Launch
 from collops.errors import UnsupportedTypeError
+from collops.operators.csr.blocks import dtype_of_entries
 
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
@@ -26,7 +27,7 @@ _LONG_ROW = 16  # entries per row
 
 
 class DeviceBlock:
-    """A matrix on the GPU, with its values in the dtype of the vectors: single or double precision."""
+    """A matrix on the GPU, for vectors in single or double precision, with its values in this precision or a lower."""
 
     def __init__(self, matrix: SparseArray, dtype: np.dtype) -> None:
         if dtype.name not in _ELEMENTS:
@@ -65,7 +66,8 @@ class _Rows:
         # Several elements for each thread: fewer lanes make the sum across lanes cheaper.
         lanes = max(1, lanes // (4 if lanes >= _LONG_ROW else 2))
         device = cupy.cuda.Device()
-        kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide_indices)
+        entries = dtype_of_entries(matrix, dtype)
+        kernel = _kernel(device.id, _ELEMENTS.index(dtype.name), lanes, wide_indices, entries != dtype)
         blocks = -(-count * lanes // _THREADS)
         blocks = max(1, min(blocks, _BLOCKS_PER_PROCESSOR * device.attributes["MultiProcessorCount"]))
         arguments = (
@@ -73,7 +75,7 @@ class _Rows:
             np.uint64(0) if self.all_rows else cupy.asarray(filled.astype(np.int32)),
             cupy.asarray(starts.astype(np.int64 if wide_indices else np.int32)),
             cupy.asarray(matrix.indices.astype(np.int32)),
-            cupy.asarray(matrix.data.astype(dtype)),
+            cupy.asarray(matrix.data.astype(entries)),
             sign,
         )
         self._launches = (
@@ -90,8 +92,9 @@ class _Rows:
 
 
 @cache
-def _kernel(device: int, element: int, lanes: int, wide_indices: bool) -> CudaKernel:
-    options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *(["-DWIDE"] if wide_indices else []))
+def _kernel(device: int, element: int, lanes: int, wide_indices: bool, single: bool) -> CudaKernel:
+    flags = [flag for flag, chosen in (("-DWIDE", wide_indices), ("-DSINGLE", single)) if chosen]
+    options = (f"-DELEMENT={element}", f"-DLANES={lanes}", *flags)
     return cuda_module(Path(__file__).with_name("spmv.cu").read_text(), options).get_function("multiply")
 
 

@@ -72,6 +72,21 @@ def product_rows(first, end, starts, columns, values, other_starts, other_column
 
 
 @compiled
+def product_values(
+    first, end, starts, columns, values, other_starts, other_columns, other_values, width, to_starts, to_columns, to
+):
+    """Set `to` to the values of the rows of a product with a matrix of `width` columns, whose pattern is known."""
+    places = np.empty(width, np.uint64)
+    for row in range(first, end):
+        for k in range(np.uint64(to_starts[row]), np.uint64(to_starts[row + _ONE])):
+            places[np.uint64(to_columns[k])], to[k] = k, 0
+        for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
+            j, factor = np.uint64(columns[k]), values[k]
+            for m in range(np.uint64(other_starts[j]), np.uint64(other_starts[j + _ONE])):
+                to[places[np.uint64(other_columns[m])]] += factor * other_values[m]
+
+
+@compiled
 def merge_rows(
     first, end, before, own, inner_starts, inner_columns, inner, starts, columns, values, to_starts, to_columns, to
 ):

@@ -97,24 +97,38 @@ def multiplied(A: CSRMatrix, B: CSRMatrix) -> CSRMatrix:
 
 
 def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
-    """Return this rank's rows of a product, with sorted columns. Collective.
+    """Return this rank's rows of a product, with sorted columns and without zeros. Collective.
 
     The columns `own` of `left` are the rows of `right`; `forest` goes from them to the other columns of `left`.
     """
+    right, entries = with_rows_of_ghosts(forest, own, right)
+    if entries is not None:
+        entries.free()
+    product = product_with_zeros(forest.comm, left.matrix, right.matrix)
+    product.eliminate_zeros()  # SciPy's products have none
+    return Rows(product, right.numbers)
+
+
+def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, StarForest | None]:
+    """Return this rank's rows between those of the leaves of `forest`, and the star forest of the leaves' entries.
+
+    Collective. This rank's rows get the indices `own`. On one rank, there is no star forest.
+    """
     from scipy import sparse
 
-    rows, numbers = right
-    if forest.comm.size > 1:
-        lengths, columns, values = _rows_of_ghosts(forest, rows, numbers)
-        # Global columns are numbered consecutively, since products need memory for each column.
-        together = np.union1d(numbers, columns)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        shape = len(lengths), len(together)
-        fetched = sparse.csr_array((values, np.searchsorted(together, columns), starts), shape=shape)
-        rows = renumbered(rows, np.searchsorted(together, numbers), len(together))
-        rows = sparse.vstack([fetched[: own.start], rows, fetched[own.start :]], format="csr")
-        numbers = together
-    return Rows(_product(forest.comm, left.matrix, rows), numbers)
+    matrix, numbers = rows
+    if forest.comm.size == 1:
+        return rows, None
+    lengths, entries = _entries_of_ghosts(forest, matrix)
+    columns = entries.bcast(numbers[matrix.indices])
+    # Global columns are numbered consecutively, since products need memory for each column.
+    together = np.union1d(numbers, columns)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    shape = len(lengths), len(together)
+    fetched = sparse.csr_array((entries.bcast(matrix.data), np.searchsorted(together, columns), starts), shape=shape)
+    matrix = renumbered(matrix, np.searchsorted(together, numbers), len(together))
+    matrix = sparse.vstack([fetched[: own.start], matrix, fetched[own.start :]], format="csr")
+    return Rows(matrix, together), entries
 
 
 def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
@@ -190,8 +204,8 @@ def _merged(comm: Communicator, inner: SparseArray, outer: SparseArray, before: 
     return rows
 
 
-def _product(comm: Communicator, A: SparseArray, B: SparseArray) -> SparseArray:
-    """Return the product of two matrices of this rank, with sorted columns and without zeros."""
+def product_with_zeros(comm: Communicator, A: SparseArray, B: SparseArray) -> SparseArray:
+    """Return the product of two matrices of this rank, with sorted columns; Numba's loop keeps sums that are 0."""
     from scipy import sparse
 
     if not suits_loops(A):
@@ -204,9 +218,7 @@ def _product(comm: Communicator, A: SparseArray, B: SparseArray) -> SparseArray:
     zero = np.zeros((), np.result_type(A.dtype, B.dtype))
     arguments = *unsigned(A), *unsigned(B), np.uint64(B.shape[1]), zero, lengths
     parts = in_pieces(comm, A.indptr, lambda first, end: loops.product_rows(first, end, *arguments))
-    product = from_pieces(parts, lengths, (A.shape[0], B.shape[1]))
-    product.eliminate_zeros()  # as SciPy's products
-    return product
+    return from_pieces(parts, lengths, (A.shape[0], B.shape[1]))
 
 
 def from_pieces(parts: list[tuple[np.ndarray, np.ndarray]], lengths: np.ndarray, shape: tuple[int, int]) -> SparseArray:
@@ -237,16 +249,16 @@ def unsigned(matrix: SparseArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts.view(f"u{starts.itemsize}"), columns.view(f"u{columns.itemsize}"), matrix.data
 
 
-def _rows_of_ghosts(
-    forest: StarForest, own: SparseArray, columns: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the lengths, the global columns and the values of the rows of other ranks that are leaves of `forest`."""
+def _entries_of_ghosts(forest: StarForest, own: SparseArray) -> tuple[np.ndarray, StarForest]:
+    """Return the lengths of the rows of other ranks that are leaves of `forest`, and the star forest of their entries.
+
+    Collective.
+    """
     bounds = forest.bcast(np.stack([own.indptr[:-1], own.indptr[1:]], axis=1).astype(np.int64))
     lengths = bounds[:, 1] - bounds[:, 0]
     ends = np.cumsum(lengths)
     entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(bounds[:, 0] - (ends - lengths), lengths)
-    with StarForest(forest.comm, own.nnz, None, np.repeat(forest.remote_ranks, lengths), entries) as rows:
-        return lengths, rows.bcast(columns[own.indices]), rows.bcast(own.data)
+    return lengths, StarForest(forest.comm, own.nnz, None, np.repeat(forest.remote_ranks, lengths), entries)
 
 
 def _check(matrix: object) -> None:

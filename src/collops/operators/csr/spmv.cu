@@ -7,6 +7,8 @@
 // compile-with: -DELEMENT=1 -DLANES=8
 // compile-with: -DELEMENT=2 -DLANES=32 -DWIDE
 // compile-with: -DELEMENT=3 -DLANES=4
+// compile-with: -DELEMENT=1 -DLANES=8 -DSINGLE
+// compile-with: -DELEMENT=3 -DLANES=4 -DSINGLE
 
 #ifndef ELEMENT
 #define ELEMENT 0
@@ -52,16 +54,25 @@ typedef double Real;
 typedef Complex<double> Element;
 #endif
 
+// The entries of the matrix, which may have a lower precision than the vectors.
+#ifndef SINGLE
+typedef Element Entry;
+#elif ELEMENT == 1
+typedef float Entry;
+#else
+typedef Complex<float> Entry;
+#endif
+
 #if ELEMENT < 2
 __device__ inline Element zero() { return 0; }
 __device__ inline Element plus(Element a, Element b) { return a + b; }
-__device__ inline Element plus_product(Element sum, Element a, Element x, Real) { return sum + a * x; }
+__device__ inline Element plus_product(Element sum, Entry a, Element x, Real) { return sum + a * x; }
 __device__ inline Element below(Element a, int distance) { return from_lane_below(a, distance); }
 #else
 __device__ inline Element zero() { return {0, 0}; }
 __device__ inline Element plus(Element a, Element b) { return {a.re + b.re, a.im + b.im}; }
 // `sign` is -1 for the conjugate of the matrix.
-__device__ inline Element plus_product(Element sum, Element a, Element x, Real sign)
+__device__ inline Element plus_product(Element sum, Entry a, Element x, Real sign)
 {
     const Real im = sign * a.im;
     return {sum.re + a.re * x.re - im * x.im, sum.im + a.re * x.im + im * x.re};
@@ -74,7 +85,7 @@ __device__ inline Element below(Element a, int distance)
 
 // `names` are the row numbers if empty rows are omitted; `sign` is -1 for the conjugate of the matrix.
 extern "C" __global__ void multiply(const Element* __restrict__ x, Element* y, Long rows, const int* __restrict__ names,
-    const Start* __restrict__ starts, const int* __restrict__ columns, const Element* __restrict__ values, Long sign,
+    const Start* __restrict__ starts, const int* __restrict__ columns, const Entry* __restrict__ values, Long sign,
     Long add)
 {
     const int lane = threadIdx.x % LANES;

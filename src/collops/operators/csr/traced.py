@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collops.backend import Engine, LocalArray, SparseArray
+from collops.operators.csr.blocks import dtype_of_entries
 
 
 class _TracedBlock:
@@ -31,7 +32,8 @@ class _TracedBlock:
     def _coordinates(self, matrix: SparseArray) -> tuple[int, LocalArray, LocalArray, LocalArray]:
         """Return the number of rows, and row, column and value of each entry."""
         rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-        arrays = rows, matrix.indices.astype(np.int32), matrix.data.astype(self._dtype)
+        values = matrix.data.astype(dtype_of_entries(matrix, self._dtype))
+        arrays = rows, matrix.indices.astype(np.int32), values
         return matrix.shape[0], *map(self._engine.from_host, arrays)
 
     @staticmethod

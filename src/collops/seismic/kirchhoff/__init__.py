@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collops.seismic.kirchhoff.eikonal import first_arrivals
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import Geometry
 from collops.seismic.kirchhoff.local import LocalKirchhoff
@@ -19,4 +20,5 @@ __all__ = [
     "SplitKirchhoff",
     "TravelTimes",
     "Weighting",
+    "first_arrivals",
 ]

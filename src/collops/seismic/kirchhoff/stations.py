@@ -51,6 +51,7 @@ def tables_of_stations(
     weighting: Weighting | None = None,
     folder: Path | None = None,
     boxes: Sequence[tuple[slice, ...]] | None = None,
+    target: tuple[slice, ...] | None = None,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -59,13 +60,14 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        See `Seconds`. The points are all points, or `Nodes.with_middles`, where the error is measured.
+        See `Seconds`. The points are all points, all points of the target, or `Nodes.with_middles`, where the error is
+        measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
         Velocity at the points of the grid, m/s.
     grid, scale : ImageGrid, Scale
-        The image points; the samples.
+        The points of the velocity, by default those of the image; the samples.
     needed : sequence of arrays
         For each rank the numbers of its stations, increasing.
     comm : Communicator
@@ -82,6 +84,8 @@ def tables_of_stations(
     boxes : sequence of tuples of slices, optional
         For each rank the image points at which it needs tables (`Nodes.around`); all by default. All ranks then need
         the same stations. Full tables are computed, a few at a time, and cut. Not with a folder.
+    target : tuple of slices, optional
+        The grid points that are image points, along each axis; all by default. Stations may be outside of them.
 
     Returns
     -------
@@ -90,16 +94,18 @@ def tables_of_stations(
     rows : array
         The row of each station that this rank needs; undefined for other stations.
     """
-    owner, nodes = _owners(needed, len(positions)), Nodes(grid.shape, factor)
+    target = target or tuple(slice(0, size) for size in grid.shape)
+    owner, nodes = _owners(needed, len(positions)), Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
     kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
-    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting)
-    local_stations, first = needed[comm.rank], [0] * len(grid.axes)
+    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target)
+    local_stations, first = needed[comm.rank], [part.start for part in target]
     if boxes is not None:
         rows = np.arange(len(positions))
         times, fields = _cut(computed.fill, owner, nodes, boxes, kinds, comm)
-        first, nodes = [part.start for part in boxes[comm.rank]], Nodes(extent(boxes[comm.rank]), factor)
+        box, nodes = boxes[comm.rank], Nodes(extent(boxes[comm.rank]), factor)
+        first = [start + part.start for start, part in zip(first, box, strict=True)]
     elif folder is not None:
         rows = np.arange(len(positions))
         times, fields = _in_file(computed.fill, owner, nodes, kinds, folder, comm)
@@ -134,7 +140,9 @@ class _Computation:
         start: float,
         nodes: Nodes,
         weighting: Weighting | None,
+        target: tuple[slice, ...],
     ) -> None:
+        self._target = target
         self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
         self._grid, self._scale, self._nodes, self._weighting = grid, scale, nodes, weighting
         self.error = 0.0
@@ -143,24 +151,39 @@ class _Computation:
         """Return samples per metre at a station."""
         return 1 / (self._scale.interval * self._grid.value_at(self._velocity, self._positions[station]))
 
+    def _support(self) -> tuple[slice, ...]:
+        """Return the grid points that the weights at the target need: all, if rays bend on their way to it."""
+        straight = self._weighting is None or not self._weighting.traces_rays
+        if straight or self._velocity.min() == self._velocity.max():
+            return self._target
+        return tuple(slice(0, size) for size in self._grid.shape)
+
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""
         grid, scale, nodes, weighting = self._grid, self._scale, self._nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
         indices = nodes.with_middles()
-        lattice, all_points = np.ix_(*indices), np.ix_(*map(np.arange, grid.shape))
+        starts = [part.start for part in self._target]
+        lattice = np.ix_(*(first + part for first, part in zip(starts, indices, strict=True)))
         at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
+        support = self._support()
+        all_points = np.ix_(*(np.arange(part.start, part.stop) for part in support))
+        # The target, relative to the support.
+        inside = tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(self._target, support, strict=True))
+        around = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, support, strict=True)), grid.spacing)
         computed = self._seconds(stations, all_points if everywhere else lattice)
         for station, row, seconds in zip(stations, rows, computed, strict=True):
             engine, position = engine_of(seconds), self._positions[station]
             if weighting is not None:
                 bounded = np.minimum(engine.to_host(seconds), scale.latest * scale.interval)
-                fields[row] = nodes.coarsen(weighting.fields_of(bounded, grid, position, self._velocity))
-            samples = (seconds.astype(np.float64) - self._start / 2) / scale.interval
+                values = weighting.fields_of(bounded, around, position, self._velocity[support])
+                fields[row] = nodes.coarsen(values[(slice(None), *inside)])
+            at_target = seconds[inside] if everywhere else seconds
+            samples = (at_target.astype(np.float64) - self._start / 2) / scale.interval
             if nodes.factor == 1:
                 times[row] = engine.to_host(scale.fixed(samples.reshape(-1)))
                 continue
-            samples = samples[tuple(map(engine.from_host, lattice))] if everywhere else samples
+            samples = samples[tuple(map(engine.from_host, np.ix_(*indices)))] if everywhere else samples
             apart = map(engine.from_host, grid.offsets(position, lattice))
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
             of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)

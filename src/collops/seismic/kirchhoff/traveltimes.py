@@ -121,7 +121,7 @@ def arrivals_at(
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:
         some = positions[np.asarray(stations, int)]
         at: tuple[LocalArray, ...] | None = None
-        for times in first_arrivals(grid, some, velocity, engine=engine, dtype=dtype, threads=threads):
+        for times in first_arrivals(grid.axes, some, velocity, engine=engine, dtype=dtype, threads=threads):
             at = at or tuple(map(engine_of(times).from_host, indices))
             yield times[at]
 

@@ -13,13 +13,15 @@ from collops.errors import InputError
 from collops.extend.applications import Findings, Job, check_writable, local_stage
 from collops.seismic.conditioning import Conditioning
 from collops.seismic.kirchhoff import FixedTables
+from collops.seismic.lsm.amplitudes import Amplitudes, amplitudes, realisations
 from collops.seismic.lsm.inversion import Migration
 from collops.seismic.lsm.problem import Options, Problem, recorded, synthetic
 from collops.seismic.lsm.quality import Quality, examine
 from collops.seismic.lsm.regularisation import inverse_root, local_inverse_root, probed_diagonal
 from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.lsm.results import Judgement, findings, result_bytes, shot_fields
-from collops.seismic.signals import with_noise
+from collops.seismic.lsm.uncertainty import Uncertainty
+from collops.seismic.signals import onset_times, with_noise
 from collops.seismic.survey.selection import held_out
 
 _NOISE = 0.1
@@ -47,7 +49,8 @@ def run(job: Job[Options]) -> Findings:
     data.explain(migration.image)
     shots = shot_fields(problem.survey, data.compared())
     quality = judge(job, problem, data, migration)
-    return findings(job, problem, data, migration, Judgement(diagonal, deviation, quality, shots))
+    avo = measure(job, problem, data, migration, quality, deviation)
+    return findings(job, problem, data, migration, Judgement(diagonal, deviation, quality, avo, shots))
 
 
 def read(job: Job[Options]) -> Problem:
@@ -72,7 +75,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[FixedTables] | N
     image is split if neither it nor the tables fit otherwise, unless the traces are streamed. Travel times are appended
     to `tables`.
     """
-    options, survey, grid = job.options, problem.survey, problem.grid
+    options, survey, grid = job.options, problem.survey, problem.image_grid
     out, before = Path(options.out).absolute(), len(survey.notes)
     with job.stage("travel times"):
         operator = problem.operator(
@@ -98,6 +101,8 @@ def condition(job: Job[Options], problem: Problem, operator: LinearOperator) -> 
         return problem
     with job.stage("modelling the survey"):
         noise = _NOISE if options.noise is None else options.noise
+        if problem.target is not None:  # echoes come from the whole model
+            operator = kirchhoff(job, replace(problem, target=None))
         clean = model_traces(job, problem, operator)
         traces, norm = with_noise(clean, survey.shots, noise, options.seed, job.comm)
         # SEG-Y holds float32: round, so that a survey gives the same image with and without a file.
@@ -107,7 +112,8 @@ def condition(job: Job[Options], problem: Problem, operator: LinearOperator) -> 
             survey.save(file, problem.grid, **parameters, amplitude=options.amplitude)
     traces = [shot.astype(options.dtype) for shot in survey.traces]
     conditioned = problem.condition(Conditioning(outliers=options.outliers), traces)
-    return replace(problem, conditioned=conditioned, noise_norm=norm)
+    onsets = [onset_times(shot, survey.geometry.times) for shot in traces]
+    return replace(problem, conditioned=conditioned, noise_norm=norm, onsets=onsets)
 
 
 def model_traces(job: Job[Options], problem: Problem, operator: LinearOperator) -> list[np.ndarray]:
@@ -142,7 +148,7 @@ def precondition(
     if options.precondition == "spectra":
         with job.stage("local spectra"):
             wavelength = float(problem.velocity.mean()) / problem.frequency
-            return diagonal, local_inverse_root(job, data.normal, wavelength, problem.grid)
+            return diagonal, local_inverse_root(job, data.normal, wavelength, problem.image_grid)
     if diagonal is None or options.precondition is None:
         return diagonal, None
     return diagonal, inverse_root(job, data.normal, diagonal)
@@ -173,8 +179,27 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         return None
     with job.stage("common-image gathers"):
         images = {"adjoint_image": migration.adjoint, "image": migration.image}
-        traces = data.twice_weighted(), data.explained
-        return examine(problem, data.modelling, *traces, images, job.options.gathers, job.engine)
+        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_columns)
+        return examine(problem, data.modelling, *traces, images, *sizes, job.engine)
+
+
+def measure(
+    job: Job[Options],
+    problem: Problem,
+    data: Any,
+    migration: Migration,
+    quality: Quality | None,
+    deviation: Uncertainty | None,
+) -> Amplitudes | None:
+    """Fit amplitudes to angles with the option avo; the noise of the data is known with --uncertainty. Collective."""
+    if not job.options.avo or quality is None:
+        return None
+    with job.stage("amplitudes and angles"):
+        noise = []
+        if deviation is not None:
+            noise = realisations(data.weights, problem.survey.shots.start, deviation.noise, job.options.seed)
+        traces = data.twice_weighted(), data.explained_twice_weighted()
+        return amplitudes(problem, quality, *traces, migration.image, noise)
 
 
 def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedTables]) -> np.ndarray:
@@ -183,7 +208,8 @@ def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedT
 
     if not operator.domain.is_replicated:
         return _split_illumination(problem, operator, tables)
-    diagonal, comm, conditioned = np.zeros(problem.grid.points), problem.survey.comm, problem.conditioned or ()
+    grid, comm, conditioned = problem.image_grid, problem.survey.comm, problem.conditioned or ()
+    diagonal = np.zeros(grid.points)
     with local_stage(comm):
         first = 0
         for table in tables:
@@ -191,7 +217,7 @@ def illumination(problem: Problem, operator: LinearOperator, tables: list[FixedT
             part = np.stack([conditioned[number].weights for number in range(first, last)])
             diagonal += normal_diagonal(table, *problem.wavelet, None if (part == 1).all() else part)
             first = last
-    return comm.allreduce(diagonal).reshape(problem.grid.shape)
+    return comm.allreduce(diagonal).reshape(grid.shape)
 
 
 def _split_illumination(problem: Problem, operator: Any, tables: list[FixedTables]) -> np.ndarray:

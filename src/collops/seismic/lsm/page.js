@@ -18,9 +18,10 @@
   const speeds = colors([[56, 24, 92], [47, 96, 142], [32, 146, 140], [110, 200, 98], [250, 230, 60]]);
   const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const words = value => Number(value.toPrecision(4)).toString();
-  const level = values => {
+  // The amplitude that a share of the values does not exceed.
+  const level = (values, share = 0.995) => {
     const sizes = Float32Array.from(values, Math.abs).sort();
-    return sizes[Math.floor(0.995 * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
+    return sizes[Math.floor(share * (sizes.length - 1))] || sizes[sizes.length - 1] || 1;
   };
 
   // An image of columns of values, with axes; returns the position of the pointer.
@@ -31,6 +32,23 @@
     const found = [];
     for (let tick = Math.ceil(first / step) * step; tick <= last + 1e-9 * step; tick += step) found.push(tick);
     return found;
+  };
+  const mark = (pen, x, y, wide, high) => { pen.fillRect(x - (high && .5), y - (wide && .5), wide || 1, high || 1); };
+  const ticksAcross = (pen, left, right, inner, y) => {
+    pen.textAlign = "center";
+    for (const tick of ticks(Math.min(left, right), Math.max(left, right))) {
+      const x = LEFT + inner * (tick - left) / (right - left || 1);
+      mark(pen, x, y, 0, 4);
+      pen.fillText(words(tick), x, y + 14);
+    }
+  };
+  const ticksDown = (pen, top, deep, tall) => {
+    pen.textAlign = "right";
+    for (const tick of ticks(Math.min(top, deep), Math.max(top, deep))) {
+      const y = TOP + tall * (tick - top) / (deep - top || 1);
+      mark(pen, LEFT - 4, y, 4, 0);
+      pen.fillText(words(tick), LEFT - 6, y + 4);
+    }
   };
   const draw = (canvas, picture) => {
     const { across, down, limits, table, value, labels, ratio } = picture;
@@ -59,12 +77,9 @@
     pen.font = "11px system-ui, sans-serif";
     pen.strokeRect(LEFT - .5, TOP - .5, inner + 1, tall + 1);
     const right = across[across.length - 1], left = across[0], deep = down[down.length - 1], top = down[0];
-    pen.textAlign = "center";
-    for (const tick of ticks(Math.min(left, right), Math.max(left, right)))
-      pen.fillText(words(tick), LEFT + inner * (tick - left) / (right - left || 1), TOP + tall + 14);
+    ticksAcross(pen, left, right, inner, TOP + tall);
     pen.fillText(labels[0], LEFT + inner / 2, TOP + tall + 29);
-    pen.textAlign = "right";
-    for (const tick of ticks(top, deep)) pen.fillText(words(tick), LEFT - 5, TOP + tall * (tick - top) / (deep - top || 1) + 4);
+    ticksDown(pen, top, deep, tall);
     pen.save();
     pen.translate(10, TOP + tall / 2);
     pen.rotate(-Math.PI / 2);
@@ -149,8 +164,9 @@
     pen.fillStyle = style("--soft");
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "center";
-    const first = fields.z[0], last = fields.z[rows - 1];
-    for (const tick of ticks(first, last)) pen.fillText(words(tick), LEFT + inner * (tick - first) / (last - first || 1), tall - BOTTOM + 14);
+    ticksAcross(pen, fields.z[0], fields.z[rows - 1], inner, tall - BOTTOM);
+    ticksDown(pen, limits[1], limits[0], tall - TOP - BOTTOM);
+    pen.textAlign = "center";
     pen.fillText(`depth, m, at ${words(fields.x[followed])} m`, LEFT + inner / 2, tall - 5);
     column.picture = { across: fields.z, down: [0], inner, tall };
   };
@@ -186,7 +202,9 @@
       document.head.append(script);
       return;
     }
-    const samples = fields.time.length, limit = level(shot.data) / gain("loud");
+    const share = Number(document.getElementById("clip").value);
+    document.getElementById("clip-words").textContent = `${share} %`;
+    const samples = fields.time.length, limit = level(shot.data, share / 100) / gain("loud");
     for (const name of names) draw(document.getElementById(`gather-${name}`), {
       across: shot.even ? shot.offset : shot.offset.map((_, trace) => trace + 1), down: fields.time, limits: [-limit, limit],
       table: signed, value: (trace, sample) => shot[name][trace * samples + sample],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collops.extend.applications import COLORS, atomic, render, svg
+from collops.extend.applications import COLORS, atomic, digits, render, svg
 from collops.extend.arrays import open_node
+from collops.seismic.lsm.geometry_charts import geometry_charts
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -54,11 +55,13 @@ def write_page(folder: Path) -> Path:
         every=int(np.diff(fields["shot"][firsts]).max(initial=1)),
         convergence=_convergence(fields["residual_norms"]),
         held_out=_convergence(fields["held_out_residuals"], chosen=True) if "held_out_residuals" in fields else None,
+        geometry=geometry_charts(fields, numbers["surface_speed"]),
         kinds=numbers["kinds"],
         seconds=seconds,
         longest=max(map(sum, seconds)) or 1.0,
-        milliseconds=[[f"rank {rank}", *(f"{1e3 * value:.3g}" for value in row)] for rank, row in enumerate(seconds)],
+        milliseconds=[[f"rank {rank}", *(digits(1e3 * value) for value in row)] for rank, row in enumerate(seconds)],
         run=_run(numbers),
+        digits=digits,
     )
     with atomic(folder / "shots") as shots:
         shots.mkdir()
@@ -90,8 +93,8 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
         ("survey", f"{numbers['shots']} shots, {numbers['traces']} traces"),
         ("iterations", numbers["iterations"]),
-        ("norm of the residual", f"{100 * numbers['residual_reduction']:.3g} % of the first"),
-        ("an iteration", f"{1e3 * numbers['seconds_per_iteration']:.3g} ms"),
+        ("norm of the residual", f"{digits(100 * numbers['residual_reduction'])} % of the first"),
+        ("an iteration", f"{digits(1e3 * numbers['seconds_per_iteration'])} ms"),
         ("ranks", f"{numbers['ranks']} ({numbers['engine']})"),
     ]
     if "y0" in numbers:
@@ -162,7 +165,7 @@ def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
 
 
 def _run(numbers: Mapping[str, Any]) -> list[tuple[str, str]]:
-    hidden = ("versions", "seconds_split", "kinds", "coordinates", "adjoint_scale")
+    hidden = ("surface_speed", "versions", "seconds_split", "kinds", "coordinates", "adjoint_scale")
     shown = {name: value for name, value in numbers.items() if name not in hidden}
     shown |= {f"{package}, version": version for package, version in numbers["versions"].items()}
     return [(name.replace("_", " "), _words(value)) for name, value in shown.items() if value is not None]

@@ -23,6 +23,7 @@ from collops.extend.applications import (
     Positive,
     RecordedOnly,
     SyntheticOnly,
+    digits,
     is_zarr,
     local_stage,
     option,
@@ -42,7 +43,7 @@ from collops.seismic.conditioning import (
 )
 from collops.seismic.lsm.synthetic import default_frequency, fixed_spread, reflectivity
 from collops.seismic.segy import SegyFile, fits_segy, require_segyio, segy_bytes
-from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, ricker
+from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, onset_times, ricker
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.seismic.survey.segy import parse_places, shot_traces
@@ -66,6 +67,18 @@ if TYPE_CHECKING:
 
 SEGY_RESULTS = ("image", "adjoint", "predicted", "residual")
 """The SEG-Y files that a migration of a recorded survey writes."""
+
+AVO_RESULTS = (
+    "avo_gathers",
+    "avo_intercept",
+    "avo_gradient",
+    "avo_intercept_deviation",
+    "avo_gradient_deviation",
+)
+"""The SEG-Y files that a migration of a recorded survey writes with the option avo."""
+
+MOVEOUT_RESULTS = ("offset_moveout.txt", "angle_moveout.txt")
+"""The files of picks that a migration with gathers writes."""
 
 _FILES, _IMAGE, _CONDITIONING = "Survey and velocity", "Image", "Conditioning of the traces"
 _SYNTHETIC_VELOCITY = "1500+0.6z"
@@ -170,6 +183,16 @@ class Options(CommonOptions):
     dz: Annotated[float | None, option("Spacing of image points in z, m.", _IMAGE), Positive] = None
     x0: Annotated[float | None, option("First x of the image, m.", _IMAGE), Finite] = None
     y0: Annotated[float | None, option("First y of the image, m.", _IMAGE), Finite, RecordedOnly()] = None
+    image_x: Annotated[
+        str | None,
+        option("Range of the image along the line, m; stations may be outside.", _IMAGE, metavar="FIRST,LAST"),
+    ] = None
+    image_y: Annotated[
+        str | None,
+        option("Range of the image across the line, m, in 3-D.", _IMAGE, metavar="FIRST,LAST"),
+        RecordedOnly(),
+    ] = None
+    image_z: Annotated[str | None, option("Range of the image in depth, m.", _IMAGE, metavar="FIRST,LAST")] = None
     shots: Annotated[int | None, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     receivers: Annotated[int | None, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = None
     samples: Annotated[
@@ -240,6 +263,34 @@ class Options(CommonOptions):
             _CONDITIONING,
             metavar="SPEED|SPEED,DELAY|FILE|none",
             show_default="the direct wave, at the surface velocity",
+        ),
+        RecordedOnly(),
+    ] = None
+    bottom_mute: Annotated[
+        str | None,
+        option(
+            "Mute samples after the time offset / SPEED + DELAY, or after picked times; as for --mute.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    ground_roll: Annotated[
+        str | None,
+        option(
+            "Mute samples between the arrivals of waves of these speeds, m/s, such as 150,600.",
+            _CONDITIONING,
+            metavar="SLOW,FAST",
+        ),
+        RecordedOnly(),
+    ] = None
+    edit: Annotated[
+        str | None,
+        option(
+            "Traces to leave out or to reverse: a text file with lines of field record, channel and 0 (leave out) or "
+            "-1 (reverse).",
+            _CONDITIONING,
+            metavar="FILE",
         ),
         RecordedOnly(),
     ] = None
@@ -372,6 +423,15 @@ class Options(CommonOptions):
         ),
         AtLeast(2),
     ] = None
+    gather_columns: Annotated[
+        int | None,
+        option("Number of positions along the line with common-image gathers.", METHOD, show_default="5"),
+        AtLeast(1),
+    ] = None
+    avo: Annotated[
+        bool,
+        option("Fit intercept and gradient to the amplitudes of the angle gathers. Writes avo.png.", METHOD, "--avo"),
+    ] = False
     segy_revision: Annotated[
         int,
         option("Revision of the SEG-Y files of the results: 1 or 2."),
@@ -382,7 +442,8 @@ class Options(CommonOptions):
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""
-        names = (*(f"{name}.sgy" for name in (*SEGY_RESULTS, "deviation")), "quality.png", "angles.png")
+        segy = *SEGY_RESULTS, "deviation", "offset_gathers", "angle_gathers", *AVO_RESULTS
+        names = *(f"{name}.sgy" for name in segy), "quality.png", "angles.png", "avo.png", *MOVEOUT_RESULTS
         return [
             *super().results(),
             *(Path(self.out) / name for name in ("result.html", "shots", *names)),
@@ -414,8 +475,13 @@ class Options(CommonOptions):
             if self.frequency is not None:
                 raise InputError("--wavelet and --frequency exclude each other: omit one of them")
         self.conditioning()
+        self.image_ranges()
         self.corrections()
         self.check_illumination(self.weighting)
+        if self.gather_columns is not None and self.gathers is None:
+            raise InputError("--gather-columns needs --gathers: pass both, or omit it")
+        if self.avo and (self.gathers or 0) < 3:
+            raise InputError("--avo needs --gathers with at least 3 classes: pass it, or omit --avo")
         if self.weight is not None and self.regularise is None:
             raise InputError("--weight needs --regularise: pass both, or omit it")
         if self.uncertainty is not None and self.regularise is not None:
@@ -446,6 +512,13 @@ class Options(CommonOptions):
                 "--precondition diagonal, or --amplitude none"
             )
 
+    def image_ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the ranges of the image along the axes that have one, in metres."""
+        texts = {axis: getattr(self, f"image_{axis}") for axis in "yxz"}
+        return {
+            axis: parse_range(f"--image-{axis}", text, "m", -np.inf) for axis, text in texts.items() if text is not None
+        }
+
     def corrections(self) -> Statics | None:
         """Return the static corrections of the survey, or None without any. Raises `InputError`."""
         if self.statics is None and self.datum is None and self.replacement_velocity is None:
@@ -459,9 +532,14 @@ class Options(CommonOptions):
         """Return the conditioning of the traces. Reads the files of picks and weights, and raises `InputError`."""
         ranges = {
             name: parse_range(f"--{name}", text, unit)
-            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"))
-            if (text := getattr(self, name)) is not None
+            for name, unit in (("bandpass", "Hz"), ("offsets", "m"), ("window", "s"), ("ground-roll", "m/s"))
+            if (text := getattr(self, name.replace("-", "_"))) is not None
         }
+        if "ground-roll" in ranges and not 0 < ranges["ground-roll"][0] < ranges["ground-roll"][1] < np.inf:
+            raise InputError(f"--ground-roll needs two positive speeds in m/s, such as 150,600, not {self.ground_roll}")
+        edits = None if self.edit is None else read_table(Path(self.edit), (3,), "field record, channel and 0 or -1")
+        if edits is not None and not np.isin(edits[:, 2], (0, -1)).all():
+            raise InputError(f"each line of {self.edit} must end with 0 (leave the trace out) or -1 (reverse it)")
         weights: np.ndarray | str | None = self.trace_weights
         if weights is not None and weights != "balance":
             weights = read_table(Path(weights), (3,), "field record, channel and weight")
@@ -477,6 +555,9 @@ class Options(CommonOptions):
             None if self.mute in (None, "none") else parse_mute(self.mute),
             None if self.gain is None else parse_gain(self.gain),
             weights,
+            None if self.bottom_mute is None else parse_mute(self.bottom_mute, "--bottom-mute"),
+            ranges.get("ground-roll"),
+            edits,
         )
 
 
@@ -491,12 +572,12 @@ class Problem:
     """The operator's parameters and the data of a migration."""
 
     survey: Survey  # the geometry, and the traces of a recorded survey
-    grid: Grid  # the image grid
+    grid: Grid  # of the velocity; without a target, the image grid
     velocity: np.ndarray  # float64, of the grid's shape, m/s
     expression: str | None  # the velocity as text, if it is a formula
     mode: str  # ``"eikonal"`` or ``"analytic"``
     frequency: float  # peak frequency of the Ricker wavelet in hertz
-    truth: np.ndarray | None = None  # the true reflectivity; None for a recorded survey
+    truth: np.ndarray | None = None  # the true reflectivity, of the grid's shape; None for a recorded survey
     # the shots of this rank, `StreamedShots` if they do not fit into the memory; None before a synthetic survey is
     # modelled
     conditioned: Sequence[Conditioned] | None = None
@@ -505,6 +586,18 @@ class Problem:
     custom_wavelet: np.ndarray | None = None
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
     noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
+    target: Grid | None = None  # the image grid, if the image is a part of the grid
+    # `onset_times` of the traces of each shot of this rank, before mutes; None before a synthetic survey is modelled
+    onsets: list[np.ndarray] | None = None
+
+    @property
+    def image_grid(self) -> Grid:
+        """The grid of the image."""
+        return self.target or self.grid
+
+    def at_image(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the grid's shape at the points of the image."""
+        return values if self.target is None else values[self.grid.box(self.target)]
 
     @property
     def streamed(self) -> bool:
@@ -519,9 +612,8 @@ class Problem:
 
     def operator(self, **options: Any) -> LinearOperator:
         """Make the operator from an image to the traces of all shots, with options of `Survey.operator`. Collective."""
-        return self.survey.operator(
-            self.velocity, self.grid, wavelet=self.wavelet, mode=self.mode, weighting=self.weighting, **options
-        )
+        fixed = {"wavelet": self.wavelet, "mode": self.mode, "weighting": self.weighting, "target": self.target}
+        return self.survey.operator(self.velocity, self.grid, **fixed, **options)  # type: ignore[arg-type]
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:
         """Condition the traces of this rank's shots, an array for each shot, with the sampling of the geometry."""
@@ -544,8 +636,8 @@ class Problem:
         """Bytes of the SEG-Y files of the results."""
         if self.survey.headers is None:
             return 0
-        geometry = self.survey.geometry
-        image, shots = (self.grid.points // self.grid.nz, self.grid.nz), (geometry.traces, geometry.samples)
+        geometry, grid = self.survey.geometry, self.image_grid
+        image, shots = (grid.points // grid.nz, grid.nz), (geometry.traces, geometry.samples)
         return 2 * (segy_bytes(*image) + segy_bytes(*shots))
 
 
@@ -587,6 +679,7 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         grid = Grid(
             options.nx or nx, options.nz or nz, options.dx or _SPACING, options.dz or _SPACING, options.x0 or 0.0
         )
+        target = _target(options, grid)
         stations = (options.shots or _SHOTS) + (options.receivers or _RECEIVERS)
         table_factor(grid, stations, np.dtype(options.dtype), comm, options.weighting.fields(2), parts=comm.size)
         velocity = _smoothed(options, on_grid(model, grid, None, notes), grid, notes)
@@ -598,9 +691,8 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         survey.check(velocity, grid, frequency)
         survey.notes, survey.warnings = notes, warnings
         truth = reflectivity(grid, velocity, frequency)
-    return Problem(
-        survey, grid, velocity, *_described(model, options.mode), frequency, truth, weighting=options.weighting
-    )
+    described = _described(model, options.mode)
+    return Problem(survey, grid, velocity, *described, frequency, truth, weighting=options.weighting, target=target)
 
 
 def recorded(options: Options, comm: Communicator, compute: Engine | None = None) -> Problem:
@@ -623,16 +715,20 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     grid = survey.grid(model, **sizes)
     velocity = _smoothed(options, survey.velocity(model, grid), grid, notes)
     with raised_together():
+        target = _target(options, grid)
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
-    if options.segy_revision == 1 and not fits_segy(grid.dz / 1e3, grid.nz):
+    if options.segy_revision == 1 and not fits_segy(grid.dz / 1e3, (target or grid).nz):
         survey.warnings.append(
             "SEG-Y needs depth steps of whole millimetres up to 65.535 m: image.sgy and adjoint.sgy are not written "
             "(choose another --dz, or --segy-revision 2)"
         )
     notes.insert(0, f"read {survey.geometry.shots} shots, {survey.geometry.traces} traces of {samples} samples")
     between = "" if grid.ny is None else f" and {grid.y0:g} m across"
-    notes.append(f"image: {grid}, from {grid.x0:g} m on the line{between}")
+    notes.append(f"{'image' if target is None else 'model'}: {grid}, from {grid.x0:g} m on the line{between}")
+    if target is not None:
+        starts = ", ".join(f"{axis} = {positions[0]:g} m" for axis, positions in target.axes.items())
+        notes.append(f"image: {target}, from {starts}; echoes from other points of the model are not explained")
     # Synthetic surveys of this package have no direct wave.
     by_default = options.mute is None and not survey.defaults
     if by_default:
@@ -645,8 +741,13 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     steps = conditioning.describe()
     notes += [f"conditioning: {steps}"] if steps else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=steps, custom_wavelet=wavelet)
-    problem = replace(problem, weighting=weighting)
+    problem = replace(problem, weighting=weighting, target=target)
     return _conditioned(options, problem, conditioning, streamed, by_default)
+
+
+def _target(options: Options, grid: Grid) -> Grid | None:
+    """Return the part of the grid that the options choose for the image, if any."""
+    return grid.part(**ranges) if (ranges := options.image_ranges()) else None
 
 
 def _streams(options: Options, survey: Survey, compute: Engine) -> bool:
@@ -714,6 +815,7 @@ def _conditioned(
 ) -> Problem:
     """Return the problem with its conditioned traces; raise `InputError` if all of them are zero. Collective."""
     survey, geometry, sums = problem.survey, problem.survey.geometry, np.zeros(3)
+    onsets = []
     with local_stage(survey.comm):
         conditioned: Sequence[Conditioned] = (
             StreamedShots(problem, conditioning) if streamed else problem.condition(conditioning, survey.traces)
@@ -721,15 +823,18 @@ def _conditioned(
         for number, ready in zip(survey.shots, conditioned, strict=True):
             (shot,) = survey.read_shots(range(number, number + 1))
             sound = ready.trust > 0
+            onsets.append(onset_times(shot, geometry.times))
             parts = ready.traces[sound] != 0, shot[sound], shot[sound] * ready.mute[sound if len(ready.mute) > 1 else 0]
             sums += np.array([np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts])
     weighted_energy, total_energy, muted_energy = survey.comm.allreduce(sums)
     if mutes_by_default and weighted_energy:
         share = 100 * (1 - muted_energy / total_energy)
-        survey.notes.append(f"mute: the direct wave, {share:.2g} % of the energy (--mute none keeps it)")
+        others = any((conditioning.bottom, conditioning.ground_roll, conditioning.window))
+        what = "the direct wave and other muted samples" if others else "the direct wave"
+        survey.notes.append(f"mute: {what}, {digits(share, 2)} % of the energy (--mute none keeps the direct wave)")
     with raised_together():
         if not weighted_energy:
-            names = ("offsets", "mute", "window", "trace_weights")
+            names = ("offsets", "mute", "bottom_mute", "ground_roll", "edit", "window", "trace_weights")
             values = {name: getattr(options, name) for name in names}
             values["mute"] = values["mute"] or (conditioning.mute and conditioning.mute.text)
             chosen = [(name, value) for name, value in values.items() if value is not None]
@@ -738,7 +843,7 @@ def _conditioned(
                 f"{which} excludes all of the data, whose times are {geometry.start:g} to {geometry.times[-1]:g} s: "
                 "pass times in s, offsets in m, and the speed of a mute in m/s, such as 1500"
             )
-    return replace(problem, conditioned=conditioned)
+    return replace(problem, conditioned=conditioned, onsets=onsets)
 
 
 def _not_streamed(options: Options) -> str | None:

@@ -1,10 +1,6 @@
 """Quality control of a migration: common-image gathers in offset and angle, their residual moveout, and spectra.
 
-References
-----------
-Al-Yahya, K., *Velocity analysis by iterative profile migration*, Geophysics 54 (1989), 718-729.
-Xu, S., Chauris, H., Lambare, G., and Noble, M., *Common-angle migration: a strategy for imaging complex media*,
-Geophysics 66 (2001), 1877-1894.
+`moveout` and `angles` have their sources.
 """
 
 from __future__ import annotations
@@ -15,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.extend.applications import Field, balanced, figure, local_stage, symmetric_limit
+from collops.extend.applications import Field, balanced, figure, symmetric_limit
+from collops.seismic.lsm.angles import by_angle
+from collops.seismic.lsm.moveout import MIN_CLASSES, RATIOS, picks, semblance, surrounding
 from collops.seismic.signals import power_spectrum
-from collops.seismic.survey.traveltimes import seconds_from
+from collops.seismic.survey.selection import offset_classes
 
 if TYPE_CHECKING:
     from collops import LinearOperator
     from collops.extend.engines import Engine
     from collops.seismic.lsm.problem import Problem
 
-_COLUMNS = 5
-_RATIOS = np.linspace(0.8, 1.2, 41)  # of the migration velocity to a velocity that makes gathers flat
-_MAX_ANGLE = 60.0  # degrees: angle of reflection at the end of the last class
+_COLUMNS = 5  # number of columns with gathers, and of gathers in a picture
 
 
 @dataclass(frozen=True)
@@ -37,36 +33,83 @@ class Gathers:
     classes: np.ndarray  # the middle of each class
     values: np.ndarray  # shape ``(columns, classes, rows)``
     semblance: np.ndarray  # shape ``(columns, ratios, rows)``, 0 to 1
-    ratio: float  # of the migration velocity to the velocity for which the sum of all gathers is flattest
+    # of the migration velocity to the velocity for which the sum of the usable gathers is flattest; None without any
+    ratio: float | None
+    picks: np.ndarray  # rows of column (its index in `values`), row of the image, ratio and semblance
 
     @classmethod
     def examined(
-        cls, axis: str, classes: np.ndarray, values: np.ndarray, z: np.ndarray, depths: np.ndarray, windows: list[int]
+        cls,
+        axis: str,
+        classes: np.ndarray,
+        values: np.ndarray,
+        z: np.ndarray,
+        depths: np.ndarray,
+        windows: list[int],
+        used: np.ndarray,
     ) -> Gathers:
-        """Measure the residual moveout of gathers; for `depths` and the windows of each column see `semblance`."""
-        results = [semblance(gather, z, depths, window) for gather, window in zip(values, windows, strict=True)]
-        power, flatness = (np.stack(part) for part in zip(*results, strict=True))
-        return cls(axis, classes, values, flatness, float(_RATIOS[power.sum(axis=(0, 2)).argmax()]))
+        """Measure the residual moveout of gathers; for `depths` and the windows of each column see `semblance`.
+
+        `used` are the usable classes of each column, bool, of shape ``(columns, classes)``. Columns with fewer than
+        three count neither for the ratio nor for picks.
+        """
+        usable = used.sum(axis=1) >= MIN_CLASSES
+        power, flatness, picked = np.zeros(len(RATIOS)), [], [np.empty((0, 4))]
+        for column, (gather, window) in enumerate(zip(values, windows, strict=True)):
+            chosen = used[column] if usable[column] else np.ones_like(used[column])
+            of_stack, of_column = semblance(gather[chosen], z, depths[:, chosen], window)
+            flatness.append(of_column)
+            if usable[column]:
+                power += of_stack.sum(axis=1)
+                found = picks(of_stack, of_column, window)
+                picked.append(np.insert(found, 0, column, axis=1))
+        ratio = float(RATIOS[power.argmax()]) if power.any() else None
+        return cls(axis, classes, values, np.stack(flatness), ratio, np.concatenate(picked))
 
 
 @dataclass(frozen=True)
 class Quality:
     """The result of `examine`; the same on every rank."""
 
-    x: np.ndarray  # position of the columns with gathers along the line, in metres
+    columns: np.ndarray  # indices of the columns with gathers along the line
+    x: np.ndarray  # their positions in metres
     z: np.ndarray  # depth of the rows in metres
     offsets: Gathers
     angles: Gathers
+    radius: float  # of the Fresnel zone that midpoints must surround, in metres
+    window: int  # half a wavelength in rows, in the median of the columns
     frequencies: np.ndarray  # in hertz
     spectra: dict[str, np.ndarray]  # amplitude spectra of the data, the modelled data and the residual
     wavenumbers: np.ndarray  # of depth, in cycles per metre
     image_spectra: dict[str, np.ndarray]  # amplitude spectra of the adjoint image and of the image
 
+    @property
+    def doubt(self) -> str | None:
+        """A sentence why gathers say nothing about the velocity, or None if they do."""
+        if self.offsets.ratio is not None and self.angles.ratio is not None:
+            return None
+        return (
+            f"no velocity ratio: nowhere do midpoints of {MIN_CLASSES} classes of offsets surround a position by the "
+            f"radius of a Fresnel zone, {self.radius:.0f} m; more shots or fewer classes are needed"
+        )
+
+    @property
+    def summary(self) -> str:
+        """The velocity ratios in a sentence, or why there are none."""
+        ratios = [
+            f"{ratio:.2f}" + " (the end of the tried range)" * (ratio in (RATIOS[0], RATIOS[-1]))
+            for ratio in (self.offsets.ratio, self.angles.ratio)
+            if ratio is not None
+        ]
+        return self.doubt or "flattest at a velocity divided by {} by their offsets, by {} by their angles".format(
+            *ratios
+        )
+
     def fields(self) -> dict[str, Field]:
         """Return the arrays of ``result.zarr``."""
         fields = {
             "gather_x": Field(self.x, ("column",), "m"),
-            "velocity_ratio": Field(_RATIOS, ("velocity_ratio",), "1"),
+            "velocity_ratio": Field(RATIOS, ("velocity_ratio",), "1"),
             "frequency": Field(self.frequencies, ("frequency",), "Hz"),
             "wavenumber": Field(self.wavenumbers, ("wavenumber",), "1/m"),
         }
@@ -100,9 +143,10 @@ class Quality:
         words: tuple[str, str],
     ) -> Path:
         with figure(path, 3, (17, 5.5)) as (_, axes):
-            shown = np.stack([balanced(gather) for gather in gathers.values])
+            drawn = np.unique(np.linspace(0, len(self.x) - 1, min(_COLUMNS, len(self.x))).round().astype(int))
+            shown, flatness = np.stack([balanced(gathers.values[one]) for one in drawn]), gathers.semblance[drawn]
             limit = symmetric_limit(shown)
-            parts = ((shown, "gray", -limit, limit), (gathers.semblance, "viridis", 0.0, 1.0))
+            parts = ((shown, "gray", -limit, limit), (flatness, "viridis", 0.0, 1.0))
             for ax, (panels, colors, low, high) in zip(axes, parts, strict=False):
                 columns, width, rows = panels.shape
                 separator = np.full((columns, 1 + width // 20, rows), np.nan)
@@ -112,17 +156,18 @@ class Quality:
                 extent = (-0.5, len(mosaic[0]) - 0.5, self.z[-1], self.z[0])
                 ax.imshow(mosaic, cmap=colors, vmin=low, vmax=high, extent=extent, aspect="auto")
                 middles = step * np.arange(columns) + (width - 1) / 2
-                ax.set_xticks(middles, [f"{x:.0f} m" for x in self.x])
-                if panels is gathers.semblance:
+                ax.set_xticks(middles, [f"{x:.0f} m" for x in self.x[drawn]])
+                if panels is flatness:
                     for first in step * np.arange(columns):
-                        ax.axvline(first + np.interp(1, _RATIOS, np.arange(width)), color="white", lw=0.7, ls=":")
+                        ax.axvline(first + np.interp(1, RATIOS, np.arange(width)), color="white", lw=0.7, ls=":")
             quantity, _, unit = gathers.axis.partition(", ")
             axes[0].set(title="common-image gathers, amplitudes balanced", ylabel="depth (m)")
             axes[0].set_xlabel(
                 f"position; in each, {quantity} of {gathers.classes[0]:.0f} to {gathers.classes[-1]:.0f} {unit}"
             )
-            axes[1].set(title=f"flatness, best at a velocity ratio of {gathers.ratio:.2f}")
-            axes[1].set_xlabel(f"position; in each, velocity ratios of {_RATIOS[0]:g} to {_RATIOS[-1]:g}, dotted 1")
+            best = "too few shots for a velocity ratio" if gathers.ratio is None else f"best at {gathers.ratio:.2f}"
+            axes[1].set(title=f"flatness by velocity ratio, {best}")
+            axes[1].set_xlabel(f"position; in each, velocity ratios of {RATIOS[0]:g} to {RATIOS[-1]:g}, dotted 1")
             first = next(iter(spectra)) if gathers is self.offsets else None
             for name, spectrum in spectra.items():
                 axes[2].semilogy(
@@ -133,9 +178,17 @@ class Quality:
         return path
 
 
-def field_bytes(problem: Problem, classes: int | None) -> int:
+def columns_of(problem: Problem, count: int | None) -> np.ndarray:
+    """Return the indices of columns with gathers, by default five: evenly spaced along the line, without its ends."""
+    last = problem.image_grid.nx - 1
+    return np.unique(np.linspace(0, last, min(count or _COLUMNS, last + 1) + 2).round().astype(int)[1:-1])
+
+
+def field_bytes(problem: Problem, classes: int | None, count: int | None = None) -> int:
     """Return the bytes of `Quality.fields` and of the illumination, without spectra; 0 without classes."""
-    return 8 * (2 * _COLUMNS * (classes + len(_RATIOS)) * problem.grid.nz + problem.grid.points) if classes else 0
+    grid = problem.image_grid
+    columns = len(columns_of(problem, count))
+    return 8 * (2 * columns * (classes + len(RATIOS)) * grid.nz + grid.points) if classes else 0
 
 
 def examine(
@@ -145,27 +198,30 @@ def examine(
     explained: list[np.ndarray],
     images: dict[str, np.ndarray],
     classes: int,
+    count: int | None,
     engine: Engine,
 ) -> Quality:
     """Image classes of offset and angle, measure their residual moveout, and compare spectra. Collective.
 
     `operator` is the operator of the survey, `weighted` are the traces of this rank's shots times the squares of their
-    weights, and `explained` the traces modelled from the image. Gathers are columns along the line, in 3-D in the
-    middle of the axis y.
+    weights, and `explained` the traces modelled from the image. Gathers are at `count` columns along the line (5), in
+    3-D in the middle of the axis y.
     """
-    survey, grid, z = problem.survey, problem.grid, problem.grid.z
-    chosen = np.unique(np.linspace(0, grid.nx - 1, _COLUMNS + 2).round().astype(int)[1:-1])
+    survey, grid, z = problem.survey, problem.image_grid, problem.image_grid.z
+    chosen = columns_of(problem, count)
     middle = () if grid.ny is None else (grid.ny // 2,)
-    speeds = np.median(problem.velocity[middle][chosen], axis=1)
+    speeds = np.median(problem.at_image(problem.velocity)[middle][chosen], axis=1)
     windows = [max(3, round(float(speed) / problem.frequency / 2 / grid.dz)) for speed in speeds]
+    radius, used = _usable(problem, chosen, classes)
     offsets, migrated = survey.by_offset(operator, classes, traces=weighted, engine=engine)
     values = np.stack([image[(*middle, chosen)] for image in migrated], axis=1)
-    square = _RATIOS[:, None, None] ** 2 - 1
+    square = RATIOS[:, None, None] ** 2 - 1
     depths = np.sqrt(np.maximum(z**2 + square * offsets[:, None] ** 2 / 4, 0))
-    by_offset = Gathers.examined("offsets, m", offsets, values, z, depths, windows)
+    by_offset = Gathers.examined("offsets, m", offsets, values, z, depths, windows, used)
     angles, values = by_angle(problem, weighted, chosen, classes)
     depths = z / np.sqrt(np.maximum(1 - square * np.tan(np.deg2rad(angles[:, None])) ** 2, 1e-6))
-    by_angles = Gathers.examined("angles of reflection, degrees", angles, values, z, depths, windows)
+    used = np.repeat(used.sum(axis=1, keepdims=True) >= MIN_CLASSES, classes, axis=1)
+    by_angles = Gathers.examined("angles of reflection, degrees", angles, values, z, depths, windows, used)
     samples = survey.geometry.samples
     kinds = {
         "data": survey.traces,
@@ -173,10 +229,13 @@ def examine(
         "residual": [measured - modelled for measured, modelled in zip(survey.traces, explained, strict=False)],
     }
     return Quality(
+        chosen,
         grid.x[chosen],
         z,
         by_offset,
         by_angles,
+        radius,
+        int(np.median(windows)),
         np.fft.rfftfreq(samples, survey.geometry.interval),
         {name: np.sqrt(survey.comm.allreduce(power_spectrum(traces, samples))) for name, traces in kinds.items()},
         np.fft.rfftfreq(grid.nz, grid.dz),
@@ -184,93 +243,13 @@ def examine(
     )
 
 
-def by_angle(
-    problem: Problem, traces: list[np.ndarray], columns: np.ndarray, classes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Migrate traces into classes of the angle of reflection, at some columns of the image. Collective.
-
-    The angle is half of the angle between the gradients of the travel times from the source and from the receiver at
-    the image point: the angle between the rays and the normal of a reflector at this point. Its classes are equally
-    wide, from 0 to 60 degrees.
-
-    Parameters
-    ----------
-    problem : Problem
-        The survey, the velocity and the wavelet.
-    traces : list of arrays
-        The traces of the shots of this rank.
-    columns : array of int
-        Numbers of the columns along x; in 3-D in the middle of the axis y.
-    classes : int
-        Number of classes.
-
-    Returns
-    -------
-    angles : array
-        The middle of each class in degrees.
-    gathers : array
-        Shape ``(columns, classes, rows)``. The sum over the classes is the adjoint image without steeper angles.
-    """
-    from scipy.signal import oaconvolve
-
-    survey, grid = problem.survey, problem.grid
-    geometry, comm = survey.geometry, survey.comm
-    positions, sources, receivers = geometry.stations
-    times, slowness = _rays(problem, positions, columns)
-    taps, centre = problem.wavelet
-    shape = len(columns), grid.nz, classes
-    cells = classes * np.arange(len(columns) * grid.nz).reshape(shape[:2])
-    sums = np.zeros(int(np.prod(shape)))
-    with local_stage(comm):
-        for shot, recorded in zip(survey.shots, traces, strict=True):
-            source, stations = sources[shot], receivers[shot]
-            first = len(taps) - 1 - centre
-            correlated = oaconvolve(recorded, taps[None, ::-1], axes=1)[:, first : first + geometry.samples]
-            live = np.flatnonzero(recorded.any(axis=1))
-            index = (times[source] + times[stations[live]] - geometry.start) / geometry.interval
-            cosine = (slowness[source] * slowness[stations[live]]).sum(axis=1)
-            angle = np.rad2deg(np.arccos(np.clip(cosine, -1, 1)) / 2)
-            inside = (index >= 0) & (index < geometry.samples - 1) & (angle < _MAX_ANGLE)
-            trace, *point = np.nonzero(inside)
-            sample, part = np.divmod(index[inside], 1)
-            early = sample.astype(int)
-            values = (1 - part) * correlated[live[trace], early] + part * correlated[live[trace], early + 1]
-            cell = cells[tuple(point)] + (angle[inside] * (classes / _MAX_ANGLE)).astype(int)
-            sums += np.bincount(cell, values, len(sums))
-    return (np.arange(classes) + 0.5) * (_MAX_ANGLE / classes), comm.allreduce(sums).reshape(shape).swapaxes(1, 2)
-
-
-def _rays(problem: Problem, positions: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return travel times from positions to columns, and their normalised gradients. Collective.
-
-    `positions` has the shape ``(positions, axes)``; the results have the shapes ``(positions, columns, rows)`` and
-    ``(positions, axes, columns, rows)``. The ranks share the work.
-    """
-    grid, comm = problem.grid, problem.survey.comm
-    shares = np.array_split(positions, comm.size)
-    local_positions, spacing = shares[comm.rank], grid.spacing
-    local_tables = np.empty((len(local_positions), 1 + len(spacing), len(columns), grid.nz), np.float32)
-    with local_stage(comm):
-        for row, position in enumerate(local_positions):
-            table = seconds_from(position, problem.velocity, grid, problem.mode)
-            parts = [table, *np.gradient(table, *spacing)]
-            local_tables[row] = [(part if grid.ny is None else part[grid.ny // 2])[columns] for part in parts]
-    tables = comm.allgatherv(local_tables, [len(share) for share in shares]) if comm.size > 1 else local_tables
-    length = np.sqrt((tables[:, 1:] ** 2).sum(axis=1, keepdims=True))
-    return tables[:, 0], tables[:, 1:] / np.maximum(length, np.finfo(np.float32).tiny)
-
-
-def semblance(gather: np.ndarray, z: np.ndarray, depths: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the power of the stack of a gather and its semblance, for each velocity ratio and depth.
-
-    `gather` has the shape ``(classes, rows)``, and the window is in rows. `depths`, of shape ``(ratios, classes,
-    rows)``, are the depths at which a velocity of r times the true velocity images a flat reflector that lies at the
-    depth of the row for offset and angle zero. For constant velocities these are sqrt(z^2 + (r^2 - 1) h^2) at half
-    offset h, and z / sqrt(1 - (r^2 - 1) tan(a)^2) at the angle a. Both results have the shape ``(ratios, rows)``.
-    """
-    from scipy.ndimage import uniform_filter1d
-
-    flat = np.stack([np.interp(depths[:, number], z, row, right=0.0) for number, row in enumerate(gather)])
-    power = uniform_filter1d(flat.sum(axis=0) ** 2, window, axis=-1)
-    energy = len(gather) * uniform_filter1d((flat**2).sum(axis=0), window, axis=-1)
-    return power, power / (energy + 1e-6 * energy.max() + np.finfo(float).tiny)
+def _usable(problem: Problem, columns: np.ndarray, classes: int) -> tuple[float, np.ndarray]:
+    """Return the radius of a Fresnel zone in the middle of the image, and the usable offset classes of each column."""
+    grid, geometry = problem.image_grid, problem.survey.geometry
+    wavelength = float(np.median(problem.at_image(problem.velocity))) / problem.frequency
+    radius = float(np.sqrt(wavelength * np.median(grid.z) / 2))
+    points = grid.x[columns, None]
+    if grid.ny is not None:
+        points = np.insert(points, 0, grid.axes["y"][grid.ny // 2], axis=1)
+    _, number = offset_classes(geometry, classes)
+    return radius, surrounding(geometry, number, points, radius)

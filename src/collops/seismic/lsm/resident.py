@@ -59,6 +59,11 @@ class ResidentSurvey:
         self.normal = self.operator.H @ self.operator
         self.explained: list[np.ndarray] = []
 
+    @property
+    def weights(self) -> list[np.ndarray]:
+        """The weights of the samples of each shot."""
+        return [shot.weights for shot in self._conditioned]
+
     def weighted(self) -> Iterable[np.ndarray]:
         """Return the weighted traces of each shot."""
         return self.traces
@@ -98,6 +103,11 @@ class ResidentSurvey:
         modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in both)
         return modelled, recorded - modelled
 
+    def explained_twice_weighted(self) -> list[np.ndarray]:
+        """Return the traces that `explain` modelled, with the gain and the weights of `twice_weighted`."""
+        pairs = zip(self.explained, self._conditioned, strict=True)
+        return [values * shot.gain * shot.weights * shot.trust[:, None] for values, shot in pairs]
+
     def twice_weighted(self) -> list[np.ndarray]:
         """Return the traces times their squared weights, as in the adjoint image."""
         return [traces * shot.weights for traces, shot in zip(self.traces, self._conditioned, strict=True)]
@@ -114,6 +124,7 @@ def traces_left_out(job: Job[Options], problem: Problem, conditioned: Iterable[C
         options = job.options
         reasons = [f"dead, or more than {options.outliers:g} times as strong as their neighbours (--outliers)"]
         reasons += ["outside --offsets"] * (options.offsets is not None)
+        reasons += ["excluded by --edit"] * (options.edit is not None)
         reasons += ["with weight 0 (--trace-weights)"] * (options.trace_weights is not None)
         job.listener.note(
             f"{int(count)} of {problem.survey.geometry.traces} traces are left out: they are {', or '.join(reasons)}"

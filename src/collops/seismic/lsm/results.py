@@ -16,15 +16,18 @@ from collops.extend.applications import (
     Panel,
     balanced,
     best_relative_error,
+    digits,
     draw_panels,
     local_stage,
     relative_error,
     symmetric_limit,
 )
+from collops.seismic.lsm.amplitudes import field_bytes as field_bytes_of_avo
+from collops.seismic.lsm.gather_files import gather_files, pick_files
 from collops.seismic.lsm.inversion import ITERATIONS, Migration
 from collops.seismic.lsm.page import section, write_page
 from collops.seismic.lsm.problem import SEGY_RESULTS, Options, Problem
-from collops.seismic.lsm.quality import Quality, field_bytes
+from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
@@ -32,6 +35,7 @@ from collops.seismic.survey.segy import image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
 if TYPE_CHECKING:
+    from collops.seismic.lsm.amplitudes import Amplitudes
     from collops.seismic.lsm.resident import ResidentSurvey
     from collops.seismic.lsm.streamed import StreamedSurvey
     from collops.seismic.lsm.uncertainty import Uncertainty
@@ -48,6 +52,7 @@ class Judgement:
     diagonal: np.ndarray | None  # of the normal operator, if the options need it
     uncertainty: Uncertainty | None  # with --uncertainty
     quality: Quality | None  # with --gathers
+    avo: Amplitudes | None  # with --avo
     shots: dict[str, Field]  # data and residual
 
 
@@ -61,46 +66,53 @@ def findings(
     """Return the results for the recipe, which writes them. Collective."""
     options, survey, geometry = job.options, problem.survey, problem.survey.geometry
     with local_stage(job.comm):
-        segy = _segy(problem, migration, judged.uncertainty, options.segy_revision, *data.rows())
+        segy = _segy(problem, migration, judged, options.segy_revision, *data.rows())
         power = power_spectrum(data.weighted(), geometry.samples)
-    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, problem.truth)
-    quality = judged.quality
+    truth, quality = None if problem.truth is None else problem.at_image(problem.truth), judged.quality
+    noise, error = noise_from_power(job.comm.allreduce(power)), relative_error(migration.image, truth)
     return Findings(
         title="least-squares migration",
         solution=migration.solution,
         subject="image",
         adjoint="adjoint image",
         error=error,
-        adjoint_error=best_relative_error(migration.adjoint, problem.truth),
+        adjoint_error=best_relative_error(migration.adjoint, truth),
         numbers=_numbers(options, problem, data, migration, judged, noise),
         rows=[
             ("survey", f"{geometry.shots} shots, {geometry.traces} traces of {geometry.samples} samples"),
-            ("image", str(problem.grid)),
+            ("image", str(problem.image_grid)),
         ],
         more_rows=_more_rows(job, migration, judged, noise),
-        fields=_fields(problem, migration, judged) | judged.shots | ({} if quality is None else quality.fields()),
+        fields=_fields(problem, migration, judged) | judged.shots,
         attributes={
             "line_origin": list(survey.line.origin),
             "line_direction": list(survey.line.direction),
             "kinds": list(migration.solution.seconds),
             "adjoint_scale": migration.adjoint_scale,
+            "surface_speed": float(problem.velocity[..., 0].mean()),
         },
-        draw=lambda folder: (
-            [draw(folder, problem, migration, error)] + ([] if quality is None else quality.draw(folder))
-        ),
+        draw=lambda folder: [
+            draw(folder, problem, migration, error),
+            *([] if quality is None else quality.draw(folder)),
+            *([] if judged.avo is None else [judged.avo.draw(folder)]),
+        ],
         residual_of=" with the penalty" if options.regularise not in (None, "l1") else "",
         curve=METHODS[options.regularise],
         noise_norm=problem.noise_norm,
         page=write_page,
         files=options.survey_files,
-        exports={f"{name}.sgy": traces.export for name, traces in segy.items()},
+        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | pick_files(problem, quality),
     )
 
 
 def result_bytes(problem: Problem, options: Options) -> int:
     """Return the size in bytes of all results except the images that every migration writes."""
-    geometry, grid = problem.survey.geometry, problem.grid
-    size = problem.segy_bytes + field_bytes(problem, options.gathers)
+    geometry, grid = problem.survey.geometry, problem.image_grid
+    size = problem.segy_bytes + field_bytes(problem, options.gathers, options.gather_columns)
+    if options.gathers is not None:
+        columns = len(columns_of(problem, options.gather_columns))
+        size += (2 + options.avo) * segy_bytes(options.gathers * columns, grid.nz)
+        size += options.avo * (field_bytes_of_avo(columns, options.gathers, grid.nz) + 4 * segy_bytes(columns, grid.nz))
     # Data and residual in float32, and on the page with 4/3 bytes per sample.
     size += 11 * geometry.samples * sum(geometry.receivers[shot].shape[1] for shot in kept_shots(geometry))
     if options.uncertainty is not None:
@@ -142,7 +154,7 @@ def _numbers(
         "traces": geometry.traces,
         "samples": geometry.samples,
         "sample_interval": geometry.interval,
-        **problem.grid.numbers,
+        **problem.image_grid.numbers,
         "survey": options.survey,
         "velocity": options.velocity or problem.expression,
     }
@@ -165,9 +177,10 @@ def _more_rows(job: Job[Options], migration: Migration, judged: Judgement, noise
             )
         )
     if quality is not None:
-        by_offset, by_angle = quality.offsets.ratio, quality.angles.ratio
-        text = f"flattest at a velocity divided by {by_offset:.2f} by their offsets, by {by_angle:.2f} by their angles"
-        rows.append(("gathers", text))
+        rows.append(("gathers", quality.summary))
+        if judged.avo is not None:
+            few = "too few shots for intercept and gradient, as for gathers"
+            rows.append(("amplitudes", few if quality.doubt else judged.avo.summary))
     return rows
 
 
@@ -182,7 +195,7 @@ def _reason(job: Job[Options], iterations: int, shares: np.ndarray | None) -> st
         )
         return "1: no image of other traces predicts the held-out traces"
     why = "the maximum without --iterations" if iterations == ITERATIONS else "more would fit noise"
-    unexplained = f"{100 * shares[iterations]:.3g} % of the held-out traces"
+    unexplained = f"{digits(100 * shares[iterations])} % of the held-out traces"
     return f"{iterations}, {why}: an image of other traces then leaves {unexplained} unexplained"
 
 
@@ -206,13 +219,13 @@ def shot_fields(survey: Survey, compared: Iterable[tuple[int, np.ndarray, np.nda
 
 def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[str, Field]:
     """Return the arrays of ``result.zarr`` on the image grid."""
-    grid, image = problem.grid, tuple(problem.grid.axes)
+    grid, image = problem.image_grid, tuple(problem.grid.axes)
     deviation, diagonal = judged.uncertainty, judged.diagonal
     fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
     fields |= {
         "image": Field(migration.image, image, "1"),
         "adjoint_image": Field(migration.adjoint, image, "1"),
-        "velocity": Field(problem.velocity, image, "m/s"),
+        "velocity": Field(problem.at_image(problem.velocity), image, "m/s"),
         "seconds": Field(np.stack(list(migration.solution.seconds.values()), 1), ("rank", "kind"), "s"),
     }
     if problem.survey.headers is not None:
@@ -225,21 +238,36 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["illumination"] = Field(np.sqrt(np.maximum(diagonal, 0) / (diagonal.max() or 1.0)), image, "1")
     if migration.shares is not None:
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
+    for part in (judged.quality, judged.avo):
+        fields |= {} if part is None else part.fields()
+    fields["first_arrival"] = _arrivals(problem)
     if problem.truth is not None:
-        fields["truth"] = Field(problem.truth, image, "1")
+        fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
 
 
+def _arrivals(problem: Problem) -> Field:
+    """Return the onsets of the traces of `kept_shots`, before mutes. Collective."""
+    survey, geometry = problem.survey, problem.survey.geometry
+    local = np.concatenate([np.empty(0), *(problem.onsets or ())])
+    counts = [sum(geometry.receivers[shot].shape[1] for shot in share) for share in survey.shares]
+    times = survey.comm.allgatherv(local, counts) if survey.comm.size > 1 else local
+    kept = np.isin(geometry.shot_of_trace, kept_shots(geometry))
+    return Field(times[kept], ("trace",), "s")
+
+
 def _segy(
-    problem: Problem, migration: Migration, deviation: Uncertainty | None, revision: int, predicted: Any, residual: Any
+    problem: Problem, migration: Migration, judged: Judgement, revision: int, predicted: Any, residual: Any
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of the results of a recorded survey."""
-    survey, grid, images = problem.survey, problem.grid, []
+    survey, grid, images, gathers = problem.survey, problem.image_grid, [], {}
+    deviation = judged.uncertainty
     if (headers := survey.headers) is None:
         return {}
     shots, rank = survey.shots, survey.comm.rank
     if revision == 2 or fits_segy(grid.dz / 1e3, grid.nz):
-        depth = f"DEPTH IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
+        first = f" FROM {grid.z0:g} M (BYTES 109, 215)" * bool(grid.z0)
+        depth = f"DEPTH{first} IN STEPS OF {grid.dz:g} M BELOW {headers.datum:g} M ABOVE SEA LEVEL"
         images = [
             image_traces(f"LEAST-SQUARES IMAGE, {depth}", migration.image, grid, headers, rank, revision),
             image_traces(f"ADJOINT (KIRCHHOFF) IMAGE, {depth}", migration.adjoint, grid, headers, rank, revision),
@@ -247,6 +275,8 @@ def _segy(
         if deviation is not None:
             title = f"STANDARD DEVIATION OF THE LEAST-SQUARES IMAGE, {depth}"
             images.append(image_traces(title, deviation.deviation, grid, headers, rank, revision))
+        if judged.quality is not None:
+            gathers = gather_files(problem, judged.quality, judged.avo, depth, revision)
     traces_of_shots = [
         shot_traces(
             "TRACES MODELLED FROM THE LEAST-SQUARES IMAGE, MUTED AS THE DATA", headers, shots, predicted, revision
@@ -256,7 +286,7 @@ def _segy(
         ),
     ]
     names = *SEGY_RESULTS[-2:], *SEGY_RESULTS[:-2], "deviation"
-    return dict(zip(names, traces_of_shots + images, strict=False))
+    return dict(zip(names, traces_of_shots + images, strict=False)) | gathers
 
 
 def draw(folder: Path, problem: Problem, migration: Migration, error: float | None) -> Path:
@@ -264,12 +294,12 @@ def draw(folder: Path, problem: Problem, migration: Migration, error: float | No
 
     For 3-D images, the figure shows the section in the middle of the axis y.
     """
-    grid, truth, velocity = problem.grid, problem.truth, section(problem.velocity)
+    grid, truth, velocity = problem.image_grid, problem.truth, section(problem.at_image(problem.velocity))
     adjoint, image = migration.adjoint_scale * section(migration.adjoint), section(migration.image)
-    width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
+    width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1] - grid.z[0])
     to_scale = 0.5 < width / depth < 4  # other panels would be narrow strips
     scale, unit = (1000, "km") if width > 2000 else (1, "m")
-    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, depth / scale
+    extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, float(grid.z[0]) / scale, float(grid.z[-1]) / scale
 
     def panel(image: np.ndarray, title: str, limits: float | tuple[float, float], colors: str = "") -> Panel:
         return Panel(image, title, extent, (f"distance ({unit})", f"depth ({unit})"), limits, colors, to_scale)
@@ -285,6 +315,7 @@ def draw(folder: Path, problem: Problem, migration: Migration, error: float | No
         ]
     else:
         # One scale for all three shows the low amplitudes of the adjoint image.
+        truth = problem.at_image(truth)
         limit = symmetric_limit(truth, 99.5)
         panels = [
             panel(truth, "true reflectivity", limit),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -302,12 +302,12 @@ def check_traces(shots: range, traces: list[np.ndarray]) -> None:
 
 @dataclass(frozen=True)
 class Grid:
-    """A regular image grid from depth 0; arrays on it have shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``.
+    """A regular grid of image points; arrays on it have shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``.
 
     Parameters
     ----------
     nx, nz : int
-        Number of points along the line, and in depth from depth 0; at least 2.
+        Number of points along the line and in depth; at least 2.
     dx, dz : float
         Spacing along the line and in depth, in metres.
     x0 : float
@@ -316,6 +316,8 @@ class Grid:
         Number of points across the line, for a 3-D image.
     dy, y0 : float
         Spacing across the line and the distance of the first point across it, in metres.
+    z0 : float
+        Depth of the first row in metres. Grids of velocities begin at depth 0; the target of an image may be deeper.
 
     Raises
     ------
@@ -330,6 +332,8 @@ class Grid:
     >>> grid = Grid(61, 41, 12.5, 10.0, ny=30, dy=25.0, y0=100.0)
     >>> grid.shape, grid.axes["y"][:2]
     ((30, 61, 41), array([100., 125.]))
+    >>> grid.part(x=(95.0, 300.0), z=(200.0, 400.0)).axes["z"][:2]
+    array([200., 210.])
     """
 
     nx: int
@@ -340,6 +344,7 @@ class Grid:
     ny: int | None = None
     dy: float = 0.0
     y0: float = 0.0
+    z0: float = 0.0
 
     def __post_init__(self) -> None:
         # The eikonal solver and the interpolation of velocities take differences along all axes.
@@ -359,11 +364,6 @@ class Grid:
     @property
     def _names(self) -> str:
         return "xz" if self.ny is None else "yxz"
-
-    @property
-    def z0(self) -> float:
-        """Depth of the first row in metres: 0."""
-        return 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -411,6 +411,47 @@ class Grid:
             return [axes["x"]]
         across, along = np.meshgrid(axes["y"], axes["x"], indexing="ij")
         return [along.ravel(), across.ravel()]
+
+    def part(self, **ranges: tuple[float, float]) -> Grid:
+        """Return the grid of the points within ranges of some axes, such as ``z=(500.0, 1500.0)``, in metres.
+
+        Raises
+        ------
+        InputError
+            If the grid has no such axis, or fewer than two points of an axis are within its range.
+        """
+        changes: dict[str, int | float] = {}
+        for name, (first, last) in ranges.items():
+            if name not in self._names:
+                raise InputError(f"--image-{name} needs a 3-D image: omit it")
+            axis, slack = self.axes[name], getattr(self, f"d{name}") / 1000
+            inside = np.flatnonzero((axis >= first - slack) & (axis <= last + slack))
+            if len(inside) < 2:
+                raise InputError(
+                    f"--image-{name} {first:g},{last:g} holds {len(inside)} of the points of the model, which extends "
+                    f"from {axis[0]:g} to {axis[-1]:g} m in steps of {getattr(self, f'd{name}'):g} m: choose at least 2"
+                )
+            changes |= {f"n{name}": len(inside), f"{name}0": float(axis[inside[0]])}
+        return replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def box(self, part: Grid) -> tuple[slice, ...]:
+        """Return slices of the points of a `part` of this grid along each axis.
+
+        Raises
+        ------
+        InputError
+            If they are not points of this grid.
+        """
+        slices = []
+        for name in self._names if len(part.shape) == len(self.shape) else "":
+            axis, points = self.axes[name], part.axes[name]
+            first, last = (points[[0, -1]] - axis[0]) / getattr(self, f"d{name}")
+            start, stop = round(first), round(first) + points.size
+            if max(abs(first - start), abs(last + 1 - stop)) < 1e-3 and start >= 0 and stop <= axis.size:
+                slices.append(slice(start, stop))
+        if len(slices) != len(self.shape):
+            raise InputError(f"the target ({part}) must be a part of the model ({self}): use Grid.part")
+        return tuple(slices)
 
     def check_contains(self, geometry: Geometry) -> None:
         """Raise `InputError` unless all sources and receivers are on the grid."""

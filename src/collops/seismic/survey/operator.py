@@ -47,7 +47,8 @@ class SurveyModelling:
     geometry: Geometry
     comm: Communicator
     notes: list[str]  # decisions are appended
-    grid: Grid
+    grid: Grid  # of the velocity
+    target: Grid  # of the image: the same, or a part of it
     taps: np.ndarray
     centre: int
     weighting: Weighting
@@ -85,7 +86,7 @@ class SurveyModelling:
         folder = Path(folder or gettempdir()) if streamed else None
         needed, layout, boxes = [geometry.needed(share) for share in shares], None, None
         if plan.split:
-            layout = Layout.split(self.grid.shape, comm.size)
+            layout = Layout.split(self.target.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         axes = (self.grid.axes.get(axis) for axis in "zxy")
         tables, weights, rows = tables_of_stations(
@@ -101,6 +102,7 @@ class SurveyModelling:
             weighting=self.weighting,
             folder=folder,
             boxes=boxes,
+            target=self.grid.box(self.target),
         )
         if factor > 1:
             self.notes.append(
@@ -125,7 +127,7 @@ class SurveyModelling:
             make = self._streamed if streamed else self._resident
             operators = make(tables, weights, spreads, row_positions) if tables.nodes.points else []
         if layout is None or boxes is None:
-            return VStack(operators, comm, dims=self.grid.shape), spreads
+            return VStack(operators, comm, dims=self.target.shape), spreads
         made = iter(operators)
         parts = [[list(islice(made, len(group))) for group in block] for block in of_blocks]
         sizes = [[sum(math.prod(geometry.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
@@ -168,7 +170,7 @@ class SurveyModelling:
             stations = len(geometry.stations[0])
         fields, parts = self.weighting.fields(len(self.grid.shape)), comm.size if plan.split else 1
         try:
-            table_factor(self.grid, stations, self.dtype, comm, fields, (plan.factor,), self.engine, parts)
+            table_factor(self.target, stations, self.dtype, comm, fields, (plan.factor,), self.engine, parts)
         except InputError as problem:
             return problem
         return None
@@ -204,7 +206,7 @@ class SurveyModelling:
                 of_spread = weights and replace(weights, fields=np.array(weights.fields[used]))
             return self._local(spread, of_spread, bands)
 
-        return [StreamedKirchhoff(partial(loaded, spread), spread, self.grid.points) for spread in spreads]
+        return [StreamedKirchhoff(partial(loaded, spread), spread, self.target.points) for spread in spreads]
 
     def _bands(self, spreads: list[FixedTables], row_positions: np.ndarray) -> Sequence[Bands | None]:
         """Return the filters against aliasing of each spread, from the positions of the tables' rows."""

@@ -32,7 +32,7 @@ from collops.seismic.survey.p190 import p190_stations
 from collops.seismic.survey.sps import is_sps, sps_stations
 from collops.seismic.survey.statics import Statics
 
-__all__ = ["image_traces", "parse_places", "shot_traces"]
+__all__ = ["gather_traces", "image_traces", "parse_places", "shot_traces"]
 
 _SIGNATURE = "COLLOPS SURVEY 1"
 _FIELDS = [
@@ -275,7 +275,46 @@ def image_traces(
 
     Revision 1 needs a depth step of (nearly) whole millimetres, revision 2 stores any.
     """
-    step = whole_interval(grid.dz / 1e3, grid.nz) if revision == 1 else 1e3 * grid.dz
+    rows, fields = slice(None if rank == 0 else 0), _columns(grid, headers)
+    traces, numbers = image.reshape(-1, grid.nz)[rows], np.arange(grid.points // grid.nz)[rows]
+    return Traces(title, traces, numbers, _depth_step(grid, revision), fields, None, revision)
+
+
+def gather_traces(
+    title: str,
+    gathers: np.ndarray,
+    columns: np.ndarray,
+    classes: np.ndarray,
+    grid: Grid,
+    headers: SurveyHeaders,
+    rank: int,
+    revision: int = 1,
+) -> Traces:
+    """Return replicated gathers, which the first rank writes, sorted by column and class; see `image_traces`.
+
+    `gathers` has the shape ``(columns, classes, rows)``, and `columns` are flat indices of columns of the grid. The
+    middle of each class, rounded, is in the header of the offset (bytes 37 to 40), in metres or degrees.
+    """
+    every = np.repeat(columns, len(classes))
+    fields = {name: values[every] for name, values in _columns(grid, headers).items()}
+    numbers = np.arange(len(every))
+    fields |= dict.fromkeys(("TRACE_SEQUENCE_LINE", "TRACE_SEQUENCE_FILE"), numbers + 1)
+    fields |= {
+        "offset": np.tile(np.floor(classes + 0.5).astype(np.int64), len(columns)),
+        "CDP_TRACE": np.tile(np.arange(len(classes)) + 1, len(columns)),
+    }
+    rows = slice(None if rank == 0 else 0)
+    traces = gathers.reshape(-1, grid.nz)[rows]
+    return Traces(title, traces, numbers[rows], _depth_step(grid, revision), fields, None, revision)
+
+
+def _depth_step(grid: Grid, revision: int) -> float:
+    """Return the depth step in millimetres."""
+    return whole_interval(grid.dz / 1e3, grid.nz) if revision == 1 else 1e3 * grid.dz
+
+
+def _columns(grid: Grid, headers: SurveyHeaders) -> dict[str, np.ndarray]:
+    """Return the trace headers of all columns of an image grid."""
     east, north = headers.line.position(*grid.columns())
     scalar, ones = _scalar(np.concatenate([east, north])), np.ones(len(east), dtype=np.int64)
     x, y = np.rint(east * scalar), np.rint(north * scalar)
@@ -298,9 +337,11 @@ def image_traces(
         "INLINE_3D": inline,
         "CROSSLINE_3D": crossline,
     }
-    rows = slice(None if rank == 0 else 0)
-    traces = image.reshape(-1, grid.nz)[rows]
-    return Traces(title, traces, (columns - 1)[rows], step, fields, None, revision)
+    if grid.z0:
+        # Thousandths of a metre if they fit into 16 bits, as for delays in ms.
+        finest = min(_scalar(np.array([grid.z0]), 0x7FFF, "first depths up to 32767 m"), 1000)
+        fields |= {"DelayRecordingTime": round(grid.z0 * finest) * ones, "ScalarTraceHeader": -finest * ones}
+    return fields
 
 
 def _positions(

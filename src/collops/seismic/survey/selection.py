@@ -1,4 +1,4 @@
-"""The choice of held-out traces, which check an image made from the other traces."""
+"""The choice of traces: held-out traces, which check an image made from the others, and classes of offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ import numpy as np
 
 from collops.seismic.survey.geometry import Geometry
 
-__all__ = ["held_out"]
+__all__ = ["held_out", "offset_classes"]
+
+
+def offset_classes(geometry: Geometry, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Divide the traces into classes of offsets with about the same number of traces.
+
+    Returns the mean distance from source to receiver of each class in metres, increasing, and the class of each trace,
+    in the order of the shots. There are fewer classes if there are fewer distinct offsets.
+    """
+    offsets = np.abs(np.concatenate([geometry.offsets(shot) for shot in range(geometry.shots)]))
+    edges = np.unique(np.quantile(offsets, np.linspace(0, 1, classes + 1)))[1:-1]
+    _, number = np.unique(np.searchsorted(edges, offsets, side="right"), return_inverse=True)
+    return np.bincount(number, offsets) / np.bincount(number), number
 
 
 def held_out(geometry: Geometry, wavelength: float) -> list[np.ndarray]:

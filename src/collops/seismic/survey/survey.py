@@ -31,6 +31,7 @@ from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
+from collops.seismic.survey.selection import offset_classes
 from collops.seismic.survey.statics import Statics
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
 
@@ -312,7 +313,7 @@ class Survey:
         model = self.model(velocity)
         if self.headers is not None and all(value is None for value in numbers.values()):
             # Use all stored numbers or none: a mixture with arguments would describe neither grid.
-            kinds = {item.name: int if item.name[0] == "n" else float for item in fields(Grid)}
+            kinds = {item.name: int if item.name[0] == "n" else float for item in fields(Grid) if item.name != "z0"}
             with raised_together():
                 numbers = {name: self.headers.number(name, kind) for name, kind in kinds.items()}
         highest = 0.0
@@ -393,6 +394,7 @@ class Survey:
         folder: str | Path | None = None,
         split: bool | None = None,
         kept: list[FixedTables] | None = None,
+        target: Grid | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
@@ -405,7 +407,7 @@ class Survey:
         velocity
             As for `model`.
         grid : Grid
-            The image grid, which contains all stations.
+            The grid of the velocity and, without `target`, of the image. It contains all stations.
         frequency : float, optional
             Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
         wavelet : tuple of array and int, optional
@@ -434,11 +436,14 @@ class Survey:
             its own points only. By default the image is split if neither it nor coarser tables fit into the memory.
         kept : list, optional
             The travel times of each local operator are appended to it.
+        target : Grid, optional
+            The grid of the image, if the image is a part of the model: the result of `Grid.part`. Tables then hold the
+            points of the target only, but rays and eikonal times are computed in the whole model.
 
         Returns
         -------
         LinearOperator
-            Its domain has the grid's shape, its range is the layout of the data. It communicates like
+            Its domain has the shape of the image's grid, its range is the layout of the data. It communicates like
             :class:`collops.seismic.kirchhoff.KirchhoffOperator`, or `SplitKirchhoff` if the image is split.
 
         Raises
@@ -450,7 +455,10 @@ class Survey:
         with raised_together():
             mode = mode_of(model, mode, self.defaults.get("mode"))
         values = self.velocity(model, grid)
-        modelling = self._modelling(values, grid, frequency, wavelet, weighting, antialias, dtype, engine)
+        with raised_together():
+            grid.box(target or grid)
+        grids = grid, target or grid
+        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine)
         table_folder = None if folder is None else Path(folder)
         operator, tables = modelling.operator(values, mode, coarsen, table_folder, streamed, split)
         if kept is not None:
@@ -460,7 +468,7 @@ class Survey:
     def _modelling(
         self,
         velocity: np.ndarray,
-        grid: Grid,
+        grids: tuple[Grid, Grid],
         frequency: float | None,
         wavelet: tuple[np.ndarray, int] | None,
         weighting: Weighting | None,
@@ -484,11 +492,11 @@ class Survey:
             frequency = self.frequency()
         with local_stage(comm):
             weighting = weighting or Weighting()
-            weighting.check(len(grid.shape))
-            self.check(velocity, grid, frequency)
+            weighting.check(len(grids[0].shape))
+            self.check(velocity, grids[0], frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute, kind = engine_called(engine), np.dtype(dtype)
-        chosen = grid, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
+        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
         return SurveyModelling(geometry, comm, self.notes, *chosen)
 
     def weighting(
@@ -603,14 +611,9 @@ class Survey:
             The adjoint image of each class, of the grid's shape, in host memory.
         """
         geometry, traces = self.geometry, self.traces if traces is None else traces
-        shot_offsets = [np.abs(geometry.offsets(shot)) for shot in range(geometry.shots)]
-        all_offsets = np.concatenate(shot_offsets)
-        edges = np.unique(np.quantile(all_offsets, np.linspace(0, 1, classes + 1)))[1:-1]
-        _, number = np.unique(np.searchsorted(edges, all_offsets, side="right"), return_inverse=True)
-        offsets = np.bincount(number, all_offsets) / np.bincount(number)
-        of_shot = np.split(number, np.cumsum([len(part) for part in shot_offsets])[:-1])[
-            self.shots.start : self.shots.stop
-        ]
+        offsets, number = offset_classes(geometry, classes)
+        ends = np.cumsum([part.shape[1] for part in geometry.receivers])[:-1]
+        of_shot = np.split(number, ends)[self.shots.start : self.shots.stop]
         images = []
         for which in range(len(offsets)):
             parts = [

@@ -28,6 +28,7 @@ from collops.extend.applications import (
     SyntheticOnly,
     best_relative_error,
     check_memory,
+    digits,
     draw_panels,
     gather_rows,
     largest_amplitude,
@@ -185,7 +186,7 @@ class Choice(NamedTuple):
     @property
     def why(self) -> str:
         """The reason for the choice in words."""
-        noise = f"the estimated noise, {self.share:.2g} % of the data"
+        noise = f"the estimated noise, {digits(self.share, 2)} % of the data"
         lowest = f"the smallest candidate; the residual exceeds {noise}"
         return f"the residual equals {noise}" if self.reached else lowest
 

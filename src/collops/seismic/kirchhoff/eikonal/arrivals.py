@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
+from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, kernel_table
+from collops.extend.engines import engine as engine_called
 from collops.seismic.kirchhoff.eikonal.medium import Medium, Source
-from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.kirchhoff.geometry import ImageGrid, finite_array
 
 _kernels_of = kernel_table("collops.seismic.kirchhoff.eikonal", "host", cupy="device")
 
 
 def first_arrivals(
-    grid: ImageGrid,
-    positions: np.ndarray,
-    velocity: np.ndarray,
+    axes: Sequence[ArrayLike],
+    positions: ArrayLike,
+    velocity: ArrayLike,
     *,
-    engine: Engine,
+    engine: Engine | str | None = None,
     dtype: DTypeLike = "float64",
     threads: int | None = None,
 ) -> Iterator[LocalArray]:
-    r"""Yield the times of the first arrivals from each position, by fast sweeping [Zhao 2005].
+    r"""Yield the times of the first arrivals from each position, by fast sweeping [Zhao 2005]. Not collective.
 
     Parameters
     ----------
-    grid : ImageGrid
-        The points.
+    axes : sequence of arrays
+        Coordinates of the points of a grid in metres, (``y``,) ``x`` and ``z``, each uniform.
     positions : array
         Coordinates of the sources in metres, (sources, axes), anywhere on the grid.
     velocity : array
         Velocity at the points in m/s, of the shape of the grid, in any memory order.
-    engine : Engine
-        The engine that computes: ``cupy`` on its current device, all others on the host.
+    engine : str or Engine, optional
+        The engine that computes: ``"cupy"`` on its current device, all others on the host.
     dtype : dtype
         float32 or float64: the type in which devices compute. Hosts compute in float64.
     threads : int, optional
@@ -50,7 +52,8 @@ def first_arrivals(
     Raises
     ------
     InputError
-        If the times do not converge.
+        If an axis is not uniform, a position is outside of the grid, the velocity is not positive or has another shape,
+        or the times do not converge.
 
     Notes
     -----
@@ -69,16 +72,24 @@ def first_arrivals(
     Examples
     --------
     >>> import numpy as np
-    >>> from collops.backend import engine
-    >>> from collops.seismic.kirchhoff.eikonal import first_arrivals
-    >>> from collops.seismic.kirchhoff.geometry import ImageGrid
-    >>> grid = ImageGrid.from_axes(z=10.0 * np.arange(41), x=10.0 * np.arange(31))
-    >>> (times,) = first_arrivals(grid, np.array([[0.0, 0.0]]), np.full((31, 41), 2000.0), engine=engine("numpy"))
-    >>> round(times[30, 40], 6)  # 500 m at 2000 m/s
+    >>> from collops.seismic.kirchhoff import first_arrivals
+    >>> x, z = 10.0 * np.arange(31), 10.0 * np.arange(41)
+    >>> (times,) = first_arrivals((x, z), [(0.0, 0.0)], np.full((31, 41), 2000.0), engine="numpy")
+    >>> round(float(times[30, 40]), 6)  # 500 m at 2000 m/s
     0.25
     """
-    kernels, medium = _kernels_of(engine), Medium.of(grid, velocity, np.dtype(dtype))
+    if len(axes) not in (2, 3):
+        raise InputError(f"axes must be (x, z) or (y, x, z), not {len(axes)} arrays")
+    grid = ImageGrid.from_axes(*reversed(axes))
+    speed = finite_array("velocity", velocity)
+    if speed.shape != grid.shape or not (speed > 0).all():
+        raise InputError(f"velocity must be positive, of shape {grid.shape}; its shape is {speed.shape}")
+    places = finite_array("positions", positions).reshape(-1, len(grid.axes))
+    for name, axis, spacing, values in zip(grid.names, grid.axes, grid.spacing, places.T, strict=True):
+        if ((values < axis[0] - 1e-3 * spacing) | (values > axis[-1] + 1e-3 * spacing)).any():
+            raise InputError(f"positions must lie within the grid: {name} from {axis[0]:g} to {axis[-1]:g} m")
+    kernels, medium = _kernels_of(engine_called(engine)), Medium.of(grid, speed, np.dtype(dtype))
     at_a_time = kernels.at_a_time(medium, threads)
-    for first in range(0, len(positions), at_a_time):
-        sources = [Source.at(position, grid, velocity) for position in positions[first : first + at_a_time]]
+    for first in range(0, len(places), at_a_time):
+        sources = [Source.at(position, grid, speed) for position in places[first : first + at_a_time]]
         yield from kernels.arrivals(medium, sources, threads)

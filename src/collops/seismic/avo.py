@@ -1,0 +1,138 @@
+"""Amplitude versus angle: the intercept and gradient of reflections, by least squares on angle gathers.
+
+References
+----------
+.. [1] Shuey, R. T., "A simplification of the Zoeppritz equations", Geophysics, 50(4), pp. 609-614, 1985: the first two
+   terms of the reflection coefficient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from collops.errors import InputError
+
+__all__ = ["Avo", "fit_avo"]
+
+
+@dataclass(frozen=True)
+class Avo:
+    """The intercept and gradient of reflections, and their standard deviations; all arrays have one shape.
+
+    Values are NaN where too few classes are left for them.
+
+    Examples
+    --------
+    >>> from collops.seismic import Avo, fit_avo
+    >>> isinstance(fit_avo([0.0, 10.0, 20.0], [[1.0], [0.9], [0.8]]), Avo)
+    True
+    """
+
+    intercept: np.ndarray
+    gradient: np.ndarray
+    intercept_deviation: np.ndarray
+    gradient_deviation: np.ndarray
+
+
+def fit_avo(
+    angles: ArrayLike,
+    gathers: ArrayLike,
+    *,
+    weights: ArrayLike = 1.0,
+    noise: ArrayLike | None = None,
+    window: int = 1,
+) -> Avo:
+    r"""Fit :math:`R(\theta) = A + B \sin^2\theta` to the amplitudes of angle gathers, at each depth.
+
+    The standard deviations follow from `noise`, or else from the residual of the fit with :math:`n - 2` degrees of
+    freedom for n classes, which includes the error of the approximation.
+
+    Parameters
+    ----------
+    angles : array
+        Angles of incidence in degrees, of shape ``(classes,)``.
+    gathers : array
+        Amplitudes, of shape ``(..., classes, rows)``.
+    weights : array
+        Weights of the squared residuals, which broadcast to the gathers: 0 excludes an amplitude.
+    noise : array, optional
+        Standard deviations of the amplitudes, which broadcast to the gathers. The fit then also divides by their
+        squares.
+    window : int
+        Rows over which squared residuals are averaged without `noise`. Fewer than about ten degrees of freedom, as of
+        one row, determine a standard deviation poorly.
+
+    Returns
+    -------
+    Avo
+        Arrays of shape ``(..., rows)``, in the unit of the gathers.
+
+    Raises
+    ------
+    InputError
+        If shapes do not fit, angles are not between 0 and 90 degrees, or weights or standard deviations are negative.
+
+    Notes
+    -----
+    The two terms [1]_ suit contrasts of up to about 20 % and angles of up to about 30 degrees.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from collops.seismic import fit_avo
+    >>> angles = np.array([5.0, 15.0, 25.0])
+    >>> gather = 0.1 - 0.2 * np.sin(np.radians(angles))[:, None] ** 2  # one row
+    >>> avo = fit_avo(angles, gather, noise=0.01)
+    >>> avo.intercept.round(6), avo.gradient.round(6)
+    (array([0.1]), array([-0.2]))
+    >>> avo.gradient_deviation.round(3)
+    array([0.081])
+    """
+    from scipy.ndimage import uniform_filter1d
+
+    angles, values = np.asarray(angles, np.float64), np.asarray(gathers, np.float64)
+    if values.ndim < 2 or angles.shape != values.shape[-2:-1]:
+        raise InputError(
+            f"gathers need the shape (..., classes, rows) for angles of the shape (classes,), not {values.shape} and "
+            f"{angles.shape}"
+        )
+    if not ((angles >= 0) & (angles < 90)).all():
+        raise InputError("angles must be between 0 and 90 degrees")
+    factors = _factors("weights", weights, values.shape)
+    if noise is not None:
+        deviations = _factors("noise", noise, values.shape)
+        factors = np.divide(factors, deviations**2, out=np.zeros(values.shape), where=deviations > 0)
+    terms = np.stack([np.ones_like(angles), np.sin(np.radians(angles)) ** 2])
+    # The normal equations of two unknowns, at all depths.
+    (a, b, c), (u, v) = _products(factors, [terms[0], terms[1], terms[1] ** 2]), _products(factors * values, terms)
+    determinant, count = a * c - b**2, np.count_nonzero(factors, axis=-2)
+    known = (count >= (2 if noise is not None else 3)) & (determinant > 1e-12 * a * c)
+    divisor = np.where(known, determinant, np.nan)
+    intercept, gradient = (c * u - b * v) / divisor, (a * v - b * u) / divisor
+    variance: np.ndarray | float = 1.0
+    if noise is None:
+        fitted = intercept[..., None, :] + gradient[..., None, :] * terms[1][:, None]
+        squares = np.where(known, (factors * (values - fitted) ** 2).sum(axis=-2), 0)
+        sums = [uniform_filter1d(part.astype(np.float64), window, axis=-1) for part in (squares, known * (count - 2))]
+        variance = np.divide(*sums, out=np.full(sums[0].shape, np.nan), where=sums[1] > 0)
+    return Avo(intercept, gradient, np.sqrt(variance * c / divisor), np.sqrt(variance * a / divisor))
+
+
+def _factors(name: str, values: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+    """Return values that are not negative, in a shape to which they broadcast."""
+    array = np.asarray(values, np.float64)
+    try:
+        array = np.broadcast_to(array, shape)
+    except ValueError:
+        raise InputError(f"{name} must broadcast to the shape of the gathers, {shape}, not {array.shape}") from None
+    if not (array >= 0).all():
+        raise InputError(f"{name} must not be negative")
+    return array
+
+
+def _products(values: np.ndarray, terms: ArrayLike) -> np.ndarray:
+    """Return the sums over the classes of values times each term."""
+    return np.einsum("...cr,tc->t...r", values, np.asarray(terms))
