@@ -51,10 +51,6 @@ def _row(lanes, out, to, source, begin, n, strides, center, weights, first, plac
         k += 1
 
 
-# Rows are elements of flat arrays from an index on. Indices are unsigned: the compiler vectorises these loops only
-# where an index cannot count from the end.
-
-
 # Arrays are passed one by one: references in a tuple are counted, which takes longer than the work on a vector.
 
 
@@ -89,6 +85,10 @@ def _layer_vector(stage, lanes, first, second, u, total, a, b, places, stencils,
         recede_r(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
     else:
         add_adjoint(lanes, first, second, at, u, index, total, to, *stencils, a, b, place, crosses)
+
+
+# Rows are elements of flat arrays from an index on. Indices are unsigned: the compiler vectorises these loops only
+# where an index cannot count from the end.
 
 
 @njit(**_OPTIONS)
