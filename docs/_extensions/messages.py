@@ -28,7 +28,7 @@ SUBJECTS = {
         "[Arrays and layouts](arrays.md) has what brings one to the other.",
     ),
     "Operators": (
-        ("operators", "seismic/kirchhoff"),
+        ("operators", "seismic/kirchhoff", "seismic/waves"),
         "An operator cannot be made of what it was given, or was given an array of another layout, dtype or engine. "
         "What each takes is in the [reference](reference/index.rst).",
     ),

@@ -30,6 +30,7 @@ PACKAGES = (
     "collops.seismic",
     "collops.seismic.kirchhoff",
     "collops.seismic.survey",
+    "collops.seismic.waves",
     "collops.comm",
     "collops.exchange",
     "collops.jax",

@@ -476,19 +476,19 @@ def test_cores_are_shared_with_the_other_ranks(monkeypatch):
     import numba
 
     from collops.comm import cores
-    from collops.seismic.kirchhoff import cpu
+    from collops.seismic import host_kernels
 
     monkeypatch.setattr(cores, "available_cores", lambda: frozenset(range(8)))
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 64)
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
     everywhere = frozenset(range(8))
-    assert cpu.thread_count() == 8
-    assert cpu.thread_count((everywhere,)) == 4
-    assert cpu.thread_count((everywhere,) * 2) == 2
-    assert cpu.thread_count((everywhere,) * 20) == 1
-    assert cpu.thread_count((frozenset(range(8, 16)),)) == 8  # bound elsewhere
+    assert host_kernels.thread_count() == 8
+    assert host_kernels.thread_count((everywhere,)) == 4
+    assert host_kernels.thread_count((everywhere,) * 2) == 2
+    assert host_kernels.thread_count((everywhere,) * 20) == 1
+    assert host_kernels.thread_count((frozenset(range(8, 16)),)) == 8  # bound elsewhere
     monkeypatch.setenv("NUMBA_NUM_THREADS", "64")
-    assert cpu.thread_count((everywhere,) * 20) == 64
+    assert host_kernels.thread_count((everywhere,) * 20) == 64
 
 
 @pytest.mark.serial

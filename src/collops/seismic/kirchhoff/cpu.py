@@ -19,26 +19,19 @@ the previous update.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, prange
-from numba.core import config as numba_configuration
 from numba.core import types
 from numba.extending import intrinsic
 
-from collops.errors import InputError
-from collops.extend.communication import share_of_cores
+from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
-
-_configuration: Any = numba_configuration  # its values are set at import, where type checkers cannot see them
 
 _RECEIVERS_PER_TASK = 4
 _TRACES_AT_A_TIME = 4  # that the adjoint adds together to points of several columns; `_gather` is unrolled for it
@@ -560,12 +553,7 @@ class NumbaKernels:
         bands: Bands | None,
         threads: int | None,
     ) -> None:
-        self._threads = thread_count() if threads is None else threads
-        if not 1 <= self._threads <= _configuration.NUMBA_NUM_THREADS:
-            raise InputError(
-                f"threads must be 1 to {_configuration.NUMBA_NUM_THREADS}, not {self._threads}; "
-                "set NUMBA_NUM_THREADS before Python starts to allow more"
-            )
+        self._threads = checked_threads(threads)
         scale = tables.scale
         dtype = scale.dtype
         self._size = (len(tables.sources) * len(tables.receivers), scale.samples)
@@ -592,7 +580,7 @@ class NumbaKernels:
         images = images.reshape(-1, self._points)
         traces = traces.reshape(len(images), *self._size)
         for some, columns, strips in self._strips(len(images)):
-            with _threads(self._threads):
+            with limited_threads(self._threads):
                 rows = _as_rows(images[some], strips * len(columns))
                 _forward(columns, strips, rows, self._tables, *self._factors, *self._forward_filter, traces[some])
 
@@ -609,7 +597,7 @@ class NumbaKernels:
             step = sources if width == 1 else max(1, _FILTERED // max(1, size * rows.itemsize))
             # Allocated for each call: kept by many operators, one for each shot, it would be a copy of all data.
             filtered = np.empty(receivers * min(step, sources) * self._filtered * width, rows.dtype)
-            with _threads(self._threads):
+            with limited_threads(self._threads):
                 for first in range(0, sources, max(1, step)):
                     inputs = traces[some], (first, min(first + step, sources)), self._tables, *self._factors
                     _adjoint(columns, strips, *inputs, *self._adjoint_filter, filtered, rows)
@@ -635,17 +623,6 @@ def _as_rows(images: np.ndarray, width: int) -> np.ndarray:
     rows = np.zeros((images.shape[1], width), images.dtype)
     rows[:, : len(images)] = images.T
     return rows.reshape(-1)
-
-
-def thread_count(others: Iterable[frozenset[int]] = ()) -> int:
-    """Return NUMBA_NUM_THREADS if it is set in the environment, else this process' share of the cores, at least 1.
-
-    `others` are the cores of the other ranks on this node, as for :func:`collops.comm.cores.share_of_cores`.
-    """
-    limit = _configuration.NUMBA_NUM_THREADS
-    if "NUMBA_NUM_THREADS" in os.environ:
-        return limit
-    return max(1, min(limit, int(share_of_cores(others) + 1e-6)))
 
 
 def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tuple[Any, ...]]:
@@ -685,33 +662,17 @@ def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) 
     return form, fields, choice, rows, nearest
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = numba.get_num_threads()
-    numba.set_num_threads(count)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
-
-
 @cache
 def _compiled(dtype: str, long_times: bool, with_factors: bool, width: int) -> None:
     """Compile forward and adjoint for one pair of types and `width` columns, or load them from the cache on disk.
 
-    Later calls do not compile. One process at a time: the index of Numba's cache does not support concurrent writers.
+    Later calls do not compile.
     """
-    import fcntl
-
-    dispatcher: Any = _forward
-    folder = dispatcher.stats.cache_path
-    os.makedirs(folder, exist_ok=True)
     taps, image = np.zeros(_TAPS, dtype), np.zeros(width, dtype)
     empty = FixedTables.from_seconds(np.zeros((0, 1)), np.zeros((0, 1)), 1.0, 10_000 if long_times else 2, dtype)
     bands = Bands((1,), np.empty((0, 0), np.uint8), np.empty(0, np.int64)) if with_factors else None
     tables, factors = (*_stations(empty), np.int64(1), taps.dtype.type(1)), _factors(empty, None, bands)
-    with open(os.path.join(folder, "kirchhoff.lock"), "w", encoding="utf-8") as lock, _threads(1):
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed; all processes share the cache on disk
+    with compilation_lock(_forward, "kirchhoff"):
         columns, traces = (0,) * width, np.zeros((1, 0, 2), dtype)
         filter_ = taps[np.newaxis], np.int64(0)
         _forward(columns, 1, image, tables, *factors, *filter_, traces)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from collops.errors import InputError
+from collops.seismic.host_kernels import uses_numba
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
 
@@ -27,21 +25,10 @@ def kernels(
 
     Forward and adjoint also accept several images, one after the other.
     """
-    if name not in (None, "numba", "numpy"):
-        raise InputError(f"kernels must be 'numba' or 'numpy', not {name!r}")
-    if name != "numpy" and importlib.util.find_spec("numba") is not None:
+    if uses_numba(name, "Kirchhoff operators run"):
         from collops.seismic.kirchhoff.cpu import NumbaKernels
 
         return NumbaKernels(tables, **filters, threads=threads)
-    if name == "numba":
-        raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
-    if name is None:
-        warnings.warn(
-            "Numba is not installed, so Kirchhoff operators run in plain NumPy, many times slower; "
-            "pip install 'collops[numba]', or pass kernels='numpy' to choose it",
-            RuntimeWarning,
-            stacklevel=4,
-        )
     return _NumpyKernels(tables, **filters)
 
 

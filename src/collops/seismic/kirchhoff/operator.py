@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,9 +12,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, Layout, VStack
 from collops.errors import LayoutError, type_name
-from collops.extend.communication import available_cores, collective_errors, communicator_or_world
+from collops.extend.communication import collective_errors, communicator_or_world
 from collops.extend.engines import Engine
 from collops.extend.engines import engine as engine_called
+from collops.seismic.host_kernels import threads_of_rank
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import Geometry, checked_wavelet
 from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
@@ -433,18 +432,3 @@ def _checked_layout(layout: object, geometry: Geometry, comm: Communicator) -> L
             f"use Layout.split({shape}, {comm.size})"
         )
     return layout
-
-
-def threads_of_rank(comm: Communicator, engine: Engine, kernels: str | None = None) -> int | None:
-    """Return the threads of this rank's CPU kernels: its share of the node's cores. Collective: one metadata message.
-
-    ``None`` if the rank uses kernels without threads.
-    """
-    if engine.memory == "device" or kernels == "numpy" or importlib.util.find_spec("numba") is None:
-        comm.allgather_metadata(None)
-        return None
-    from collops.seismic.kirchhoff.cpu import thread_count
-
-    nodes = comm.allgather_metadata([platform.node(), sorted(available_cores())])
-    node = nodes.pop(comm.rank)
-    return thread_count(tuple(frozenset(other[1]) for other in nodes if other is not None and other[0] == node[0]))

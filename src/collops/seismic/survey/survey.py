@@ -477,9 +477,9 @@ class Survey:
         engine: str | Engine | None,
     ) -> SurveyModelling:
         """Choose the wavelet, and check it with the velocity and the weights. Collective."""
+        from collops.seismic.host_kernels import threads_of_rank
         from collops.seismic.kirchhoff import Weighting
         from collops.seismic.kirchhoff.geometry import checked_wavelet
-        from collops.seismic.kirchhoff.operator import threads_of_rank
         from collops.seismic.survey.operator import SurveyModelling
 
         comm, geometry = self.comm, self.geometry

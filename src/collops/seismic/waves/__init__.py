@@ -1,0 +1,28 @@
+"""Acoustic waves by finite differences: modelling, reverse-time migration and full-waveform inversion.
+
+``F = Propagator(grid, geometry)`` models the traces of all shots, ``F(model)``; ``F.jacobian(model)`` is their
+derivative, a :class:`collops.LinearOperator`, whose adjoint migrates.
+"""
+
+from __future__ import annotations
+
+from collops.seismic.waves.born import Born
+from collops.seismic.waves.geometry import Geometry
+from collops.seismic.waves.grid import Grid
+from collops.seismic.waves.inversion import WaveformMisfit
+from collops.seismic.waves.layers import Layers
+from collops.seismic.waves.propagator import Propagator
+from collops.seismic.waves.stencil import largest_step, phase_velocity
+from collops.seismic.waves.storage import Storage
+
+__all__ = [
+    "Born",
+    "Geometry",
+    "Grid",
+    "Layers",
+    "Propagator",
+    "Storage",
+    "WaveformMisfit",
+    "largest_step",
+    "phase_velocity",
+]

@@ -1,0 +1,59 @@
+"""Full-waveform inversion as nonlinear least squares: the residual of modelled and observed traces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collops import DistributedArray
+from collops.errors import LayoutError
+from collops.seismic.waves.born import Born
+from collops.seismic.waves.modelling import check_host
+from collops.seismic.waves.propagator import Propagator
+
+
+@dataclass(frozen=True)
+class WaveformMisfit:
+    """The problem of full-waveform inversion for :mod:`collops.solvers.nonlinear`.
+
+    Parameters
+    ----------
+    propagator : Propagator
+        Models the traces.
+    observed : DistributedArray
+        The observed traces, in its layout ``range``.
+
+    Raises
+    ------
+    LayoutError, UnsupportedTypeError
+        If `observed` has another layout, or is not a real array of NumPy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.seismic.waves import Geometry, Grid, Layers, Propagator, WaveformMisfit
+    >>> from collops.solvers.nonlinear import lbfgs
+    >>> grid = Grid((12, 10), (10.0, 10.0), order=2, layers=Layers(4))
+    >>> geometry = Geometry([[30.0, 50.0]], [[80.0, 55.0]], np.hanning(30), 0.002)
+    >>> F = Propagator(grid, geometry, dtype="float64", kernels="numpy")
+    >>> problem = WaveformMisfit(F, F(collops.full(F.domain, 2100.0)))
+    >>> result = lbfgs(problem, collops.full(F.domain, 2000.0), niter=2, lower=1500.0)
+    >>> bool(result.residual_norms[-1] < 0.5 * result.residual_norms[0])
+    True
+    """
+
+    propagator: Propagator
+    observed: DistributedArray
+
+    def __post_init__(self) -> None:
+        check_host(self.observed, "the observed data")
+        if self.observed.layout is not self.propagator.range:
+            raise LayoutError(f"observed data must have the layout {self.propagator.range}, not {self.observed.layout}")
+
+    def residual(self, x: DistributedArray) -> DistributedArray:
+        """Return modelled minus observed traces. Collective."""
+        return self.propagator(x) - self.observed
+
+    def jacobian(self, x: DistributedArray) -> Born:
+        """Return the derivative of the residual. Collective."""
+        return self.propagator.jacobian(x)

@@ -1,0 +1,171 @@
+"""The time loops of one shot on a tile: modelling, linearised modelling and migration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from collops.seismic.waves.geometry import Geometry, injection, interpolation
+from collops.seismic.waves.grid import Tile
+from collops.seismic.waves.storage import Reversal, Storage
+
+
+class Fields:
+    """The state of the scheme between two steps: two fields with halos, and the memory variables of the layers."""
+
+    def __init__(self, shape: tuple[int, ...], memory: int, dtype: np.dtype) -> None:
+        self.now, self.before = np.zeros((2, *shape), dtype)
+        self.memory = np.zeros((2, memory), dtype)
+
+    def swap(self) -> None:
+        """Make the field that a step computed the present one."""
+        self.now, self.before = self.before, self.now
+
+    def clear(self) -> None:
+        """Set the state to rest."""
+        for array in (self.now, self.before, self.memory):
+            array.fill(0)
+
+    def copy(self) -> Fields:
+        """Return a copy."""
+        other = object.__new__(Fields)
+        other.now, other.before, other.memory = self.now.copy(), self.before.copy(), self.memory.copy()
+        return other
+
+    def restore(self, other: Fields) -> None:
+        """Take the values of another state."""
+        for name in ("now", "before", "memory"):
+            getattr(self, name)[...] = getattr(other, name)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Sources and receivers of a shot as weights of grid points; points are indices into the flat tile.
+
+    Attributes
+    ----------
+    source_points : numpy.ndarray
+        The points that the source is spread over.
+    source : numpy.ndarray
+        The source at these points per volume of a cell, shape (samples, points).
+    receivers : csr_array
+        From an array with halo to the receivers of this tile.
+    receiver_points : numpy.ndarray
+        The points of the tile that any receiver reads.
+    spread : csr_array
+        From all receivers to these points.
+    """
+
+    source_points: np.ndarray
+    source: np.ndarray
+    receivers: csr_array
+    receiver_points: np.ndarray
+    spread: csr_array
+
+    @classmethod
+    def create(cls, geometry: Geometry, number: int, tile: Tile, dtype: np.dtype) -> Shot:
+        """Return a shot of a geometry."""
+        source, positions = np.asarray(geometry.sources)[number : number + 1], geometry.receivers_of(number)
+        points, weights = injection(source, tile, np.dtype(np.float64))
+        signal = np.outer(geometry.wavelet_of(number), weights.toarray()) / np.prod(tile.grid.spacing)
+        receivers = interpolation(positions, tile, dtype)
+        return cls(points, signal.astype(dtype), receivers, *injection(positions, tile, dtype))
+
+
+class March:
+    """The time loops on a tile, for one model.
+
+    Parameters
+    ----------
+    tile : Tile
+        The tile.
+    steps : Steps
+        The kernels of one step.
+    memory : int
+        Elements of a memory variable of all slabs.
+    c : numpy.ndarray
+        The squared velocity times the squared time step on the tile.
+    fill : callable
+        Fills the halo of a field from the neighbouring tiles, in place. Collective among the ranks of the tiles.
+    storage : Storage
+        What migration stores.
+    """
+
+    def __init__(
+        self,
+        tile: Tile,
+        steps: Any,
+        memory: int,
+        c: np.ndarray,
+        fill: Callable[[np.ndarray], None],
+        storage: Storage,
+    ) -> None:
+        self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
+        self._memory, self._storage = memory, storage
+        self._reversal: Reversal | None = None  # keeps its memory from shot to shot
+
+    def model(self, shot: Shot, traces: np.ndarray) -> None:
+        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
+        fields = self._at_rest()
+        for n in range(traces.shape[1]):
+            self._record(fields, shot, traces, n)
+            if n + 1 < traces.shape[1]:
+                self._advance(shot, fields, n)
+
+    def linearised(self, shot: Shot, change: np.ndarray, traces: np.ndarray) -> None:
+        """Fill `traces` with their derivative along a change of c, of the same shape."""
+        fields, scattered = self._at_rest(), self._at_rest()
+        w = np.empty(self._tile.inner, self._c.dtype)
+        for n in range(traces.shape[1]):
+            self._record(scattered, shot, traces, n)
+            if n + 1 < traces.shape[1]:
+                self._fill(fields.now)
+                self._advance(shot, fields, n, w)
+                self._steps.forward(scattered.now, scattered.before, scattered.memory, self._c, None, (change, w))
+                scattered.swap()
+
+    def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray) -> None:
+        r"""Add to `image` the sum over time of :math:`\kappa w`: the transpose of :meth:`linearised`, multiplied by c.
+
+        `traces` are those of all receivers.
+        """
+        if self._reversal is None:
+            self._reversal = Reversal(self._storage, self._tile.inner, self._c.dtype)
+        adjoint, c = self._at_rest(), self._c.reshape(-1)[shot.receiver_points]
+
+        def advance(fields: Fields, n: int, w: np.ndarray | None) -> None:
+            self._fill(fields.now)
+            self._advance(shot, fields, n, w)
+
+        for n, w in self._reversal.walk(self._at_rest(), advance):
+            # The field at step n + 1: what the later residuals cause, and the residual of this step.
+            self._add(adjoint.now, shot.receiver_points, c * (shot.spread @ traces[:, n + 1]))
+            self._fill(adjoint.now)
+            self._steps.adjoint(adjoint.now, adjoint.before, adjoint.memory, self._c, w, image)
+            adjoint.swap()
+
+    def _at_rest(self) -> Fields:
+        return Fields(self._tile.shape, self._memory, self._c.dtype)
+
+    def _record(self, fields: Fields, shot: Shot, traces: np.ndarray, n: int) -> None:
+        self._fill(fields.now)
+        traces[:, n] = shot.receivers @ fields.now.reshape(-1)
+
+    def _advance(self, shot: Shot, fields: Fields, n: int, w: np.ndarray | None = None) -> None:
+        """Compute step n of the field, whose halo is filled, and its Laplacian with the source in `w`."""
+        self._steps.forward(fields.now, fields.before, fields.memory, self._c, w)
+        points, source = shot.source_points, shot.source[n]
+        self._add(fields.before, points, self._c.reshape(-1)[points] * source)
+        if w is not None:
+            w.reshape(-1)[points] += source
+        fields.swap()
+
+    def _add(self, field: np.ndarray, points: np.ndarray, values: np.ndarray) -> None:
+        """Add values at points of the tile to a field with halo."""
+        if points.size:
+            inner = field[self._tile.box]
+            inner[np.unravel_index(points, inner.shape)] += values

@@ -1,0 +1,169 @@
+"""What a propagator and its Jacobian share: tiles, kernels, communicators and storage, and the checks of a model."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from collops import Communicator, DistributedArray, Layout
+from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
+from collops.extend.communication import collective_errors, communicator_or_world, raised_together
+from collops.extend.engines import engine as engine_called
+from collops.seismic.host_kernels import threads_of_rank, uses_numba
+from collops.seismic.waves.geometry import Geometry
+from collops.seismic.waves.grid import Grid, Slab, Tile
+from collops.seismic.waves.halos import TileHalos
+from collops.seismic.waves.layers import mean_frequency
+from collops.seismic.waves.march import March, Shot
+from collops.seismic.waves.storage import Storage
+
+
+class Modelling:
+    """The modelling of a rank's shots on its tile, for any model. Collective.
+
+    Parameters as for :class:`Propagator`.
+
+    Attributes
+    ----------
+    tile : Tile
+        The tile of this rank.
+    across : Communicator
+        The ranks with the same tile, one of each group.
+    shares : list of range
+        The shots of each group.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        geometry: Geometry,
+        *,
+        tiles: Sequence[int] | None,
+        dtype: DTypeLike,
+        memory: int | None,
+        kernels: str | None,
+        threads: int | None,
+        comm: Communicator | None,
+    ) -> None:
+        self.grid, self.geometry = grid, geometry
+        self.comm = comm = communicator_or_world(comm)
+        shared_threads = threads_of_rank(comm, engine_called("numpy"), kernels)
+        with collective_errors(comm):
+            for name, value, kind in (("grid", grid, Grid), ("geometry", geometry, Geometry)):
+                if not isinstance(value, kind):
+                    raise UnsupportedTypeError(f"{name} must be a {kind.__name__}, not {type_name(value)}")
+            geometry.check_inside(grid)
+            self.dtype = np.dtype(dtype)
+            if self.dtype.name not in ("float32", "float64"):
+                raise UnsupportedTypeError(f"wavefields are of float32 or float64, not {self.dtype}")
+            split = _checked_tiles(tiles, grid, comm.size)
+            count, layout = math.prod(split), Layout.grid(grid.shape, split)
+            places = tuple(range(1, len(split) + 1))
+            self.domain = Layout(grid.shape, comm.size, (comm.size // count, *split), places)
+            self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
+            parts = [Tile(grid, layout, rank) for rank in range(count)]
+            self.tile, slabs = parts[comm.rank % count], self._slabs(parts[comm.rank % count])
+            self._memory = _elements(slabs)
+            self.storage = self._storage(parts, memory)
+            if uses_numba(kernels, "waves propagate"):
+                from collops.seismic.waves.numba_steps import Steps
+            else:
+                from collops.seismic.waves.numpy_steps import Steps
+            self._steps: Any = Steps(self.tile, slabs, self.dtype, shared_threads if threads is None else threads)
+        # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
+        self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
+        self.across = comm.subgroup(tuple(rank % count for rank in range(comm.size)))
+        slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
+        self.shares = [range(part.start, part.stop) for part in slices]
+        self.shots = self.shares[comm.rank // count]
+        self._fill = TileHalos(parts, layout, self._group) if count > 1 else lambda field: None
+
+    def velocity(self, model: DistributedArray) -> np.ndarray:
+        """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
+        check_host(model, "the model")
+        if model.layout is not self.domain or model.comm is not self.comm:
+            raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
+        velocity = self.tile.extend(np.asarray(model.local_array, np.float64))
+        invalid = not (np.isfinite(velocity).all() and (velocity > 0).all())
+        facts = np.array([invalid, 0.0 if invalid else velocity.max()])
+        invalid, largest = self.comm.allreduce(facts, "max")
+        with raised_together():
+            if invalid:
+                raise InputError("velocities must be positive and finite")
+            longest, interval = self.grid.largest_step(float(largest)), self.geometry.interval
+            if interval > longest:
+                raise InputError(
+                    f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
+                    f"it may be at most {longest:.6g} s on this grid"
+                )
+        return velocity
+
+    def march(self, velocity: np.ndarray) -> March:
+        """Return the time loops for a velocity on the tile."""
+        c = ((velocity * self.geometry.interval) ** 2).astype(self.dtype)
+        if self.tile.surface:
+            c[..., 0] = 0
+        return March(self.tile, self._steps, self._memory, c, self._fill, self.storage)
+
+    def shot(self, number: int) -> Shot:
+        """Return a shot on the tile."""
+        return Shot.create(self.geometry, number, self.tile, self.dtype)
+
+    def no_traces(self) -> np.ndarray:
+        """Return zeros for the traces of this rank's shots."""
+        return np.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
+
+    def joined(self, traces: np.ndarray) -> np.ndarray:
+        """Return traces with those of the other tiles. Collective."""
+        return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+
+    def _slabs(self, tile: Tile) -> list[Slab]:
+        layers, interval = self.grid.layers, self.geometry.interval
+        velocity, frequency = layers.velocity, layers.frequency
+        if velocity is None:
+            velocity = self.grid.largest_step(1.0) / interval  # for which this step is the longest stable one
+        if frequency is None:
+            frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
+        return tile.slabs(interval, velocity, frequency, self.dtype)
+
+    def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
+        """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
+        if memory is not None and not isinstance(memory, int | np.integer):
+            raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
+        field = max(math.prod(tile.inner) for tile in tiles)
+        state = max(2 * (math.prod(tile.shape) + _elements(self._slabs(tile))) for tile in tiles)
+        itemsize = self.dtype.itemsize
+        return Storage.within(memory, self.geometry.shape[2] - 1, field * itemsize, state * itemsize)
+
+
+def check_host(array: object, what: str) -> None:
+    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy."""
+    if not isinstance(array, DistributedArray):
+        raise UnsupportedTypeError(f"{what} must be a distributed array, not {type_name(array)}")
+    if array.engine.memory != "host" or array.engine.traced:
+        raise UnsupportedTypeError(f"waves propagate in arrays of numpy, not of {array.engine.name}")
+    if array.dtype.kind == "c":
+        raise UnsupportedTypeError(f"{what} must be real, not of {array.dtype}")
+
+
+def _elements(slabs: list[Slab]) -> int:
+    """Return the elements of a memory variable of all slabs."""
+    return sum(math.prod(slab.shape) for slab in slabs)
+
+
+def _checked_tiles(tiles: Sequence[int] | None, grid: Grid, ranks: int) -> tuple[int, ...]:
+    axes = len(grid.shape)
+    try:
+        split = (1,) * axes if tiles is None else tuple(map(operator.index, tiles))
+    except TypeError as error:
+        raise InputError(f"tiles must be a sequence of integers, not {tiles!r}") from error
+    if len(split) != axes or min(split) < 1:
+        raise InputError(f"a grid with {axes} axes is divided into a positive number of tiles along each, not {split}")
+    if ranks % math.prod(split):
+        raise InputError(f"{ranks} ranks cannot be divided into groups of {math.prod(split)} tiles")
+    return split

@@ -1,0 +1,132 @@
+"""The propagator: from a velocity model to the traces of all shots, on any number of ranks and tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import DTypeLike
+
+from collops import Communicator, DistributedArray
+from collops.seismic.waves.born import Born
+from collops.seismic.waves.geometry import Geometry
+from collops.seismic.waves.grid import Grid
+from collops.seismic.waves.modelling import Modelling
+
+
+class Propagator:
+    r"""Acoustic modelling: the pressure at the receivers of all shots, as a function of the velocity. Collective.
+
+    Shots are shared out among groups of ranks, and the grid of each shot among the tiles of a group. Traces and their
+    derivatives do not depend on the number of ranks or tiles, bit for bit.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid of the model.
+    geometry : Geometry
+        Sources, receivers, wavelets and the time axis.
+    tiles : sequence of int, optional
+        Number of tiles along each axis of the grid. Their product must divide the number of ranks; by default 1, so
+        that all ranks share the shots.
+    dtype : dtype
+        float32 or float64, of fields and data.
+    memory : int, optional
+        Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
+        By default all wavefields are stored.
+    kernels : {"numba", "numpy"}, optional
+        Compiled kernels (the default), or plain NumPy, which computes the same bits many times slower. Without Numba,
+        plain NumPy is the default, with a warning.
+    threads : int, optional
+        Threads of the Numba kernels; by default the ranks on one node share its cores.
+    comm : Communicator, optional
+        The ranks; the world by default.
+
+    Attributes
+    ----------
+    domain, range : Layout
+        Of a model in metres per second, of the grid's shape: replicated, or split into tiles. Of the data, (shots,
+        receivers, samples): split by shots over the groups, and replicated over the tiles of a group.
+    shots : range
+        The shots of this rank's group.
+    storage : Storage
+        What the adjoint stores; ``print`` shows it in words.
+
+    Raises
+    ------
+    InputError, LayoutError, UnsupportedTypeError
+        On every rank, if an argument cannot be used.
+
+    Notes
+    -----
+    The pressure u solves
+
+    .. math::
+        \frac{1}{v^2} \partial_t^2 u = \nabla^2 u + w(t)\, \delta(x - x_s)
+
+    with central differences: leapfrog in time, and the order of the grid in space. Sample n is the pressure at time
+    :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
+
+    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, and each shot on
+    several tiles one allreduce of its traces.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import collops
+    >>> from collops.seismic.waves import Geometry, Grid, Propagator
+    >>> grid = Grid((40, 30), (10.0, 10.0), order=4)
+    >>> geometry = Geometry([[100.0, 50.0]], [[300.0, 55.0]], np.hanning(20), 0.002)
+    >>> F = Propagator(grid, geometry, kernels="numpy")
+    >>> F(collops.full(F.domain, 2000.0)).shape
+    (1, 1, 20)
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        geometry: Geometry,
+        *,
+        tiles: Sequence[int] | None = None,
+        dtype: DTypeLike = "float32",
+        memory: int | None = None,
+        kernels: str | None = None,
+        threads: int | None = None,
+        comm: Communicator | None = None,
+    ) -> None:
+        self.grid, self.geometry = grid, geometry
+        options = {"tiles": tiles, "dtype": dtype, "memory": memory, "kernels": kernels, "threads": threads}
+        self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
+        self.comm, self.dtype = modelling.comm, modelling.dtype
+        self.domain, self.range = modelling.domain, modelling.range
+        self.shots, self.storage = modelling.shots, modelling.storage
+
+    def __repr__(self) -> str:
+        return f"<Propagator {self.grid.shape} -> {self.geometry.shape}, {self.dtype}>"
+
+    def __call__(self, model: DistributedArray) -> DistributedArray:
+        """Return the traces of all shots. Collective.
+
+        Parameters
+        ----------
+        model : DistributedArray
+            Velocities in metres per second, in the layout ``domain``, on the host.
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError
+            If the model has another layout, or is not real or not in NumPy's memory.
+        InputError
+            On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
+        """
+        modelling = self._modelling
+        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces()
+        for number, shot in enumerate(self.shots):
+            march.model(modelling.shot(shot), traces[number])
+        return DistributedArray(self.range, self.comm, modelling.joined(traces))
+
+    def jacobian(self, model: DistributedArray) -> Born:
+        """Return the derivative of the traces at a model, a linear operator. Collective.
+
+        Parameters and exceptions as for :meth:`__call__`.
+        """
+        return Born(self._modelling, model)

@@ -1,0 +1,167 @@
+"""Wavefields for the adjoint, in reverse order: all stored, or recomputed from checkpoints within a budget of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+
+
+@dataclass(frozen=True)
+class Storage:
+    r"""What is stored to visit the steps of a simulation in reverse order.
+
+    Attributes
+    ----------
+    steps : int
+        Number of steps.
+    checkpoints : int
+        Number of states stored at a time; 0 if all wavefields are stored.
+    wavefields : int
+        Number of consecutive wavefields stored at a time.
+    bytes : int
+        Memory of both.
+    computed : int
+        Number of steps that are computed, `steps` if all wavefields are stored.
+
+    Notes
+    -----
+    Steps are divided into segments of `wavefields` steps. The last segment is computed from the nearest checkpoint, and
+    checkpoints are placed such that as few segments as possible are computed repeatedly: m segments and s checkpoints
+    take at most r computations of a segment, the smallest number with :math:`\binom{s + r}{s} \ge m` [1]_.
+
+    References
+    ----------
+    .. [1] Griewank, A., and Walther, A., "Algorithm 799: revolve", ACM Transactions on Mathematical Software 26(1),
+       19-45, 2000.
+
+    Examples
+    --------
+    >>> from collops.seismic.waves import Storage
+    >>> print(Storage.within(20_000_000, steps=1000, wavefield=400_000, state=900_000))
+    11 checkpoints and 25 wavefields, 19.9 MB: each step is computed 2.67 times on average
+    """
+
+    steps: int
+    checkpoints: int
+    wavefields: int
+    bytes: int
+    computed: int
+
+    def __str__(self) -> str:
+        size = f"{self.bytes / 1e6:.3g} MB"
+        if not self.checkpoints:
+            return f"all {self.steps} wavefields, {size}"
+        again = self.computed / self.steps
+        return (
+            f"{self.checkpoints} checkpoints and {self.wavefields} wavefields, {size}: "
+            f"each step is computed {again:.2f} times on average"
+        )
+
+    @classmethod
+    def within(cls, budget: int | None, steps: int, wavefield: int, state: int) -> Storage:
+        """Return the storage of at most `budget` bytes with the fewest computed steps.
+
+        `wavefield` and `state` are bytes of one of each. Raises InputError if the budget is too small for one of each.
+        """
+        if budget is None or steps * wavefield <= budget:
+            return cls(steps, 0, steps, steps * wavefield, steps)
+        if budget < wavefield + state:
+            raise InputError(
+                f"memory of {budget} bytes is too small for wavefields of {wavefield} bytes: a checkpoint and a "
+                f"wavefield take {wavefield + state} bytes"
+            )
+        candidates = []
+        for checkpoints in range(1, min(steps, (budget - wavefield) // state) + 1):
+            length = min(steps, (budget - checkpoints * state) // wavefield)
+            computed = steps + length * _advances(-(-steps // length), checkpoints)
+            candidates.append((computed, checkpoints, length))
+        computed, checkpoints, length = min(candidates)
+        return cls(steps, checkpoints, length, checkpoints * state + length * wavefield, computed)
+
+
+def _repetitions(segments: int, checkpoints: int) -> int:
+    """Return how often a segment is computed at most."""
+    repetitions = 1
+    while comb(checkpoints + repetitions, checkpoints) < segments:
+        repetitions += 1
+    return repetitions
+
+
+def _advances(segments: int, checkpoints: int) -> int:
+    """Return how many segments are computed to reach a checkpoint, besides the computation of each one's wavefields."""
+    if segments == 1:
+        return 0
+    r = _repetitions(segments, checkpoints)
+    return r * segments - comb(checkpoints + r, r - 1)
+
+
+class Reversal:
+    """A walk through the steps of a simulation in reverse order.
+
+    Parameters
+    ----------
+    storage : Storage
+        What is stored.
+    shape, dtype
+        Of a wavefield.
+
+    Attributes
+    ----------
+    computed : int
+        Number of steps computed in the last walk.
+    """
+
+    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._storage = storage
+        self._fields = np.empty((storage.wavefields, *shape), dtype)
+        self._saved: list[Any] = []
+        self.computed = 0
+
+    def walk(self, state: Any, advance: Callable[[Any, int, Any], None]) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each step and its wavefield, the last step first.
+
+        `state` is the state before the first step, and is overwritten; it has methods ``copy()`` and
+        ``restore(copy)``. ``advance(state, n, field)`` computes step n,
+        and its wavefield in `field` unless that is ``None``. A wavefield is valid until the next one.
+        """
+        self.computed = 0
+
+        def move(first: int, last: int, stored: bool) -> None:
+            for n in range(first, last):
+                advance(state, n, self._fields[n - first] if stored else None)
+            self.computed += last - first
+
+        length, spare = self._storage.wavefields, self._saved[:]
+
+        def reverse(first: int, last: int, free: int) -> Iterator[tuple[int, np.ndarray]]:
+            if last - first <= length:
+                move(first, last, True)
+                for n in range(last - 1, first - 1, -1):
+                    yield n, self._fields[n - first]
+                return
+            if not spare:
+                self._saved.append(state.copy())
+                saved = self._saved[-1]
+            else:
+                saved = spare.pop()
+                saved.restore(state)
+            middle = first + length * _left(-(-(last - first) // length), free)
+            move(first, middle, False)
+            yield from reverse(middle, last, free - 1)
+            state.restore(saved)
+            spare.append(saved)
+            yield from reverse(first, middle, free)
+
+        yield from reverse(0, self._storage.steps, self._storage.checkpoints)
+
+
+def _left(segments: int, checkpoints: int) -> int:
+    """Return how many of the segments to pass before the next checkpoint."""
+    r = _repetitions(segments, checkpoints)
+    return max(1, segments - comb(checkpoints - 1 + r, checkpoints - 1), comb(checkpoints + r - 2, checkpoints))

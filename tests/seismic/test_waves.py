@@ -1,0 +1,201 @@
+"""The propagator and its Jacobian: exact transposes, the same bits on any ranks, tiles and storage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collops
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.communication import alone
+from collops.seismic.signals import ricker
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Storage, WaveformMisfit
+from collops.seismic.waves.storage import Reversal
+
+SHAPES = {1: (10,), 2: (17, 14), 3: (9, 8, 10)}
+POSITIONS = np.array(
+    [[33.0, 41.0, 52.0], [71.0, 62.0, 12.3], [40.0, 22.7, 40.0], [55.5, 30.1, 9.0], [20.0, 50.0, 66.0]]
+)
+
+
+def small(ndim=2, order=4, surface=True, shots=3, samples=40, width=5):
+    grid = Grid(SHAPES[ndim], (10.0, 11.0, 9.0)[:ndim], order=order, layers=Layers(width), free_surface=surface)
+    wavelet = ricker(40.0, 0.001)[0]
+    wavelet = np.pad(wavelet, (0, samples))[5 : samples + 5]
+    receivers = POSITIONS[2:, :ndim] + [[3.0], [0.0], [10.0]]
+    return grid, Geometry(POSITIONS[:shots, :ndim], receivers, wavelet, 0.001)
+
+
+def arrays_of(F, seed=0):
+    """A model, a change of it, and data, the same on any ranks."""
+    rng = np.random.default_rng(seed)
+    values = 2000 + 200 * rng.standard_normal(F.grid.shape), rng.standard_normal(F.grid.shape)
+    data = rng.standard_normal(F.geometry.shape)
+    layouts = F.domain, F.domain, F.range
+    return [
+        collops.from_global(x, layout=layout, comm=F.comm) for x, layout in zip((*values, data), layouts, strict=True)
+    ]
+
+
+def products(F):
+    """Data, linearised data and image as bytes of global arrays."""
+    model, change, data = arrays_of(F)
+    J = F.jacobian(model)
+    return [x.gather().tobytes() for x in (F(model), J.forward(change), J.adjoint(data))]
+
+
+@pytest.mark.parametrize(("ndim", "order", "surface"), [(1, 16, True), (2, 2, True), (2, 8, False), (3, 4, True)])
+def test_the_adjoint_is_exact(comm, ndim, order, surface):
+    F = Propagator(*small(ndim, order, surface), dtype="float64", kernels="numpy", comm=comm)
+    model, change, data = arrays_of(F)
+    J = F.jacobian(model)
+    modelled = J.forward(change)
+    left, right = float(modelled.dot(data)), float(change.dot(J.adjoint(data)))
+    assert abs(left - right) < 1e-12 * float(modelled.norm()) * float(data.norm())
+    # The difference from the linearisation is of second order.
+    here, missed = F(model), []
+    for step in (2.0, 1.0):
+        missed.append(float((F(model + step * change) - here - step * modelled).norm()))
+    assert 3.9 < missed[0] / missed[1] < 4.1
+
+
+def test_numba_computes_the_same_bits_as_numpy(comm):
+    grid, geometry = small(3, 2, samples=25)
+    made = [Propagator(grid, geometry, dtype="float64", kernels=kind, comm=comm) for kind in ("numba", "numpy")]
+    assert products(made[0]) == products(made[1])
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+def test_the_same_bits_on_any_ranks_and_tiles(comm, shots):
+    grid, geometry = small(2, 4, shots=shots)
+    serial = products(Propagator(grid, geometry, kernels="numpy", comm=alone()))
+    for tiles in dict.fromkeys([None, (comm.size, 1), (1, comm.size), (2, 1), (2, 2)]):
+        if tiles is None or comm.size % np.prod(tiles) == 0:
+            F = Propagator(grid, geometry, tiles=tiles, kernels="numpy", comm=comm)
+            assert products(F) == serial
+
+
+def test_three_axes_in_tiles(comm):
+    grid, geometry = small(3, 8, shots=1, samples=15)
+    serial = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=alone()))
+    tiles = (1, comm.size, 1) if comm.size < 3 else (1, 1, 1)
+    assert products(Propagator(grid, geometry, tiles=tiles, dtype="float64", kernels="numpy", comm=comm)) == serial
+
+
+def test_checkpoints_change_no_bit(comm):
+    grid, geometry = small(2, 4, shots=1)
+    stored = Propagator(grid, geometry, kernels="numpy", comm=comm)
+    assert str(stored.storage) == "all 39 wavefields, 0.08 MB"
+    field = stored.storage.bytes // 39
+    for fields in (8, 20):
+        F = Propagator(grid, geometry, kernels="numpy", memory=fields * field, comm=comm)
+        assert F.storage.checkpoints > 0
+        assert F.storage.bytes <= fields * field
+        assert products(F) == products(stored)
+    with pytest.raises(InputError, match="too small"):
+        Propagator(grid, geometry, kernels="numpy", memory=field, comm=comm)
+
+
+class Counter:
+    """A state of a simulation whose wavefield is the number of its step."""
+
+    def __init__(self, step=0):
+        self.step = step
+
+    def copy(self):
+        return Counter(self.step)
+
+    def restore(self, other):
+        self.step = other.step
+
+    def advance(self, n, field):
+        assert self.step == n
+        self.step += 1
+        if field is not None:
+            field[...] = n
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("checkpoints", "wavefields", "steps"), [(0, 9, 9), (1, 1, 7), (3, 2, 31), (4, 5, 120)])
+def test_steps_in_reverse(checkpoints, wavefields, steps):
+    budget = 10 * wavefields + 25 * checkpoints
+    storage = Storage.within(budget, steps, 10, 25)
+    if checkpoints > 1:  # this division of the budget, which is not the best one
+        storage = Storage(steps, checkpoints, wavefields, budget, 0)
+    walk = Reversal(storage, (1,), np.dtype(int))
+    seen = [(n, int(field[0])) for n, field in walk.walk(Counter(), Counter.advance)]
+    assert seen == [(n, n) for n in range(steps)][::-1]
+    assert len(walk._saved) <= checkpoints
+    assert walk.computed >= steps
+    chosen = Storage.within(budget, steps, 10, 25)
+    walk = Reversal(chosen, (1,), np.dtype(int))
+    assert len(list(walk.walk(Counter(), Counter.advance))) == steps
+    assert walk.computed == chosen.computed  # as predicted
+    assert len(walk._saved) <= chosen.checkpoints
+
+
+def test_a_long_step_is_refused_with_the_longest_one(comm):
+    grid, geometry = small(2, 8, shots=1)
+    F = Propagator(grid, geometry, kernels="numpy", tiles=(comm.size, 1) if comm.size < 4 else None, comm=comm)
+    longest = grid.largest_step(9000.0)
+    model = np.full(grid.shape, 2000.0)
+    model[-1] = 9000.0  # on the last tile only
+    with pytest.raises(InputError, match=f"at most {longest:.6g} s"):
+        F(collops.from_global(model, layout=F.domain, comm=comm))
+    model[-1] = np.nan
+    with pytest.raises(InputError, match="positive and finite"):
+        F.jacobian(collops.from_global(model, layout=F.domain, comm=comm))
+
+
+def test_unusable_arguments(comm):
+    grid, geometry = small(2)
+    for arguments, error, words in [
+        ({"tiles": (comm.size + 1, 1)}, InputError, "cannot be divided"),
+        ({"tiles": (1,)}, InputError, "2 axes"),
+        ({"dtype": "float16"}, UnsupportedTypeError, "float32 or float64"),
+        ({"kernels": "cuda"}, InputError, "numba"),
+        ({"memory": 1e9}, InputError, "integer"),
+    ]:
+        with pytest.raises(error, match=words):
+            Propagator(grid, geometry, comm=comm, **{"kernels": "numpy", **arguments})
+    if comm.size > 1:
+        with pytest.raises(LayoutError, match="fewer tiles"):
+            Propagator(Grid((5, 14), (10.0, 11.0)), Geometry([[1, 1]], [[2, 2]], [1, 1], 1e-3), tiles=(comm.size, 1))
+    with pytest.raises(InputError, match="outside the model"):
+        Propagator(grid, Geometry([[500.0, 1.0]], [[1.0, 1.0]], np.ones(9), 0.001), kernels="numpy", comm=comm)
+    F = Propagator(grid, geometry, kernels="numpy", comm=comm)
+    for wrong, error in [
+        (collops.ones(5, comm=comm), LayoutError),
+        (np.ones(grid.shape), UnsupportedTypeError),
+        (collops.full(F.domain, 2000 + 1j, comm=comm), UnsupportedTypeError),
+    ]:
+        with pytest.raises(error):
+            F(wrong)
+    with pytest.raises(LayoutError, match="observed"):
+        WaveformMisfit(F, collops.ones(5, comm=comm))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (Grid, ((5,), (1.0, 1.0))),
+        (Grid, ((5, 1), (1.0, 1.0))),
+        (Grid, ((5, 5), (1.0, -1.0))),
+        (Grid, ((5, 5), (1.0, 1.0), 5)),
+        (Grid, ((5, 5), (1.0, 1.0), 4, 20)),
+        (Grid, (None, (1.0, 1.0))),
+        (Layers, (-1,)),
+        (Layers, (5, 0.0)),
+        (Geometry, ([1.0], [[1.0]], [1.0, 2.0], 1.0)),
+        (Geometry, ([[1.0]], [[1.0, 2.0]], [1.0, 2.0], 1.0)),
+        (Geometry, ([[1.0]], [[[1.0]], [[1.0]]], [1.0, 2.0], 1.0)),
+        (Geometry, ([[1.0]], [[1.0]], [1.0], 1.0)),
+        (Geometry, ([[1.0]], [[1.0]], [1.0, 2.0], 0.0)),
+        (Geometry, ([[np.nan]], [[1.0]], [1.0, 2.0], 1.0)),
+        (Geometry, ([["a"]], [[1.0]], [1.0, 2.0], 1.0)),
+    ],
+)
+def test_unusable_descriptions(kind, arguments):
+    with pytest.raises(InputError):
+        kind(*arguments)
