@@ -102,11 +102,19 @@ def _marched(context: Context, grid: ImageGrid, place: np.ndarray, velocity: np.
 
 
 def _errors(grid: ImageGrid, place: np.ndarray, times: np.ndarray) -> dict[str, float]:
-    """Return differences from the formula for a constant gradient (Slotnick 1959), in times of a cell."""
-    distance = grid.distance(place, np.ix_(*map(np.arange, grid.shape)))
+    """Return differences from the formula for a constant gradient (Slotnick 1959), in times of a cell.
+
+    Points are left out to which the ray, an arc around a centre above the surface, goes below the grid.
+    """
+    indices = np.ix_(*map(np.arange, grid.shape))
+    distance, (*across, down) = grid.distance(place, indices), grid.offsets(place, indices)
     there = _SURFACE + _GRADIENT * grid.axes[-1]
     exact = 2 / _GRADIENT * np.arcsinh(_GRADIENT * distance / (2 * np.sqrt(_SURFACE * there)))
-    error = (times - exact) * _SURFACE / _SPACING
+    wide, above = np.sqrt(sum(part**2 for part in across)), _SURFACE / _GRADIENT
+    with np.errstate(divide="ignore", invalid="ignore"):
+        centre = (wide**2 + (down + above) ** 2 - above**2) / (2 * wide)
+    inside = (centre >= wide) | (np.hypot(centre, above) - above <= grid.axes[-1][-1])
+    error = ((times - exact) * _SURFACE / _SPACING)[inside | (wide == 0)]
     return {"largest error": float(np.abs(error).max()), "rms error": float(np.sqrt((error**2).mean()))}
 
 

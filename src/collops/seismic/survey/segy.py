@@ -26,11 +26,12 @@ from collops.seismic.segy import (
 )
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
-from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.headers import SurveyHeaders, survey_headers
 from collops.seismic.survey.navigation import Stations, TraceNumbers, read_lines
 from collops.seismic.survey.p190 import p190_stations
 from collops.seismic.survey.sps import is_sps, sps_stations
 from collops.seismic.survey.statics import Statics
+from collops.seismic.survey.traces import TraceHeaders
 
 __all__ = ["gather_traces", "image_traces", "parse_places", "shot_traces"]
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.conditioning import read_table
-
-if TYPE_CHECKING:
-    from collops.seismic.survey.headers import TraceHeaders
+from collops.seismic.survey.traces import TraceHeaders
 
 __all__ = ["Statics", "parse_datum"]
 

@@ -23,8 +23,9 @@ from collops.extend.applications import (
 from collops.seismic.segy import OTHER_TRACES, scaled
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Line
-from collops.seismic.survey.headers import SurveyHeaders, TraceHeaders, survey_headers
+from collops.seismic.survey.headers import SurveyHeaders, survey_headers
 from collops.seismic.survey.statics import Statics
+from collops.seismic.survey.traces import TraceHeaders
 from collops.seismic.times import read_times, unit_of
 from collops.seismic.volume.files import DATA_NAMES
 
