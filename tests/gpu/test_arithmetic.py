@@ -43,12 +43,3 @@ def test_operations_of_cupy(comm):
         total=lambda x: float(cupy.asarray(x).sum()),
     )
     assert arithmetic.words(functions) == arithmetic.row_of_the_table("CuPy, one operation after the other")
-
-
-def test_jax(comm):
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    if comm.size > 1:
-        pytest.skip("one rank suffices, and JAX would use the GPUs of all")
-    if jax.default_backend() != "gpu":
-        pytest.skip("JAX has no GPU")
-    assert arithmetic.words(arithmetic.of_jax()) == arithmetic.row_of_the_table("JAX on GPUs, compiled")
