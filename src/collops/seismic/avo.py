@@ -77,7 +77,7 @@ def fit_avo(
 
     Notes
     -----
-    The two terms [1]_ suit contrasts of up to about 20 % and angles of up to about 30 degrees.
+    The two terms (Shuey 1985) suit contrasts of up to about 20 % and angles of up to about 30 degrees.
 
     Examples
     --------
@@ -91,8 +91,6 @@ def fit_avo(
     >>> avo.gradient_deviation.round(3)
     array([0.081])
     """
-    from scipy.ndimage import uniform_filter1d
-
     angles, values = np.asarray(angles, np.float64), np.asarray(gathers, np.float64)
     if values.ndim < 2 or angles.shape != values.shape[-2:-1]:
         raise InputError(
@@ -116,9 +114,16 @@ def fit_avo(
     if noise is None:
         fitted = intercept[..., None, :] + gradient[..., None, :] * terms[1][:, None]
         squares = np.where(known, (factors * (values - fitted) ** 2).sum(axis=-2), 0)
-        sums = [uniform_filter1d(part.astype(np.float64), window, axis=-1) for part in (squares, known * (count - 2))]
-        variance = np.divide(*sums, out=np.full(sums[0].shape, np.nan), where=sums[1] > 0)
+        variance = _variance(squares, known * (count - 2), window)
     return Avo(intercept, gradient, np.sqrt(variance * c / divisor), np.sqrt(variance * a / divisor))
+
+
+def _variance(squares: np.ndarray, freedom: np.ndarray, window: int) -> np.ndarray:
+    """Return sums of squares over degrees of freedom, both over a window of rows; NaN without any."""
+    from scipy.ndimage import uniform_filter1d
+
+    sums = [uniform_filter1d(part.astype(np.float64), window, axis=-1) for part in (squares, freedom)]
+    return np.divide(*sums, out=np.full(sums[0].shape, np.nan), where=sums[1] > 0)
 
 
 def _factors(name: str, values: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:

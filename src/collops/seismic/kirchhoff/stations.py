@@ -60,8 +60,7 @@ def tables_of_stations(
     Parameters
     ----------
     seconds : callable
-        See `Seconds`. The points are all points, all points of the target, or `Nodes.with_middles`, where the error is
-        measured.
+        See `Seconds`; at all points, those of the target, or `Nodes.with_middles`, where the error is measured.
     positions : array
         Coordinates of all stations, (stations, axes).
     velocity : array
@@ -79,8 +78,7 @@ def tables_of_stations(
     weighting : Weighting, optional
         Amplitudes and apertures; none by default.
     folder : Path, optional
-        Keep the tables of all stations in a file of this folder instead of memory. All ranks share the file; it is
-        deleted when the last rank ends.
+        Keep the tables of all stations in a file of this folder, which all ranks share and the last one deletes.
     boxes : sequence of tuples of slices, optional
         For each rank the image points at which it needs tables (`Nodes.around`); all by default. All ranks then need
         the same stations. Full tables are computed, a few at a time, and cut. Not with a folder.
@@ -115,10 +113,7 @@ def tables_of_stations(
     straight, error = None, 0.0
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
-        straight[rows[local_stations], 0] = [computed.slowness(station) for station in local_stations]
-        straight[rows[local_stations], 4 - len(grid.axes) :] = positions[local_stations] - [
-            axis[0] + step * number for axis, step, number in zip(grid.axes, grid.spacing, first, strict=True)
-        ]
+        straight[rows[local_stations]] = computed.straight(local_stations, first)
         error = float(comm.allreduce(np.array(computed.error), "max"))
     tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
@@ -157,6 +152,14 @@ class _Computation:
         if straight or self._velocity.min() == self._velocity.max():
             return self._target
         return tuple(slice(0, size) for size in self._grid.shape)
+
+    def straight(self, stations: np.ndarray, first: Sequence[int]) -> np.ndarray:
+        """Return `FixedTables.straight` of stations, for tables that begin at the grid point `first`."""
+        rows = np.zeros((len(stations), 4))
+        rows[:, 0] = [self.slowness(station) for station in stations]
+        axes = zip(self._grid.axes, self._grid.spacing, first, strict=True)
+        rows[:, 4 - len(first) :] = self._positions[stations] - [axis[0] + step * number for axis, step, number in axes]
+        return rows
 
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""

@@ -62,7 +62,7 @@ class SurveyModelling:
         velocity: np.ndarray,
         mode: str,
         coarsen: int | None,
-        folder: Path | None,
+        folder: str | Path | None,
         streamed: bool,
         split: bool | None,
     ) -> tuple[VStack | SplitImage, list[FixedTables]]:

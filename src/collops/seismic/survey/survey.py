@@ -398,23 +398,20 @@ class Survey:
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
-        Each shot may have its own receivers. For each distinct position, one of the ranks that need its travel times
-        computes them, and a rank keeps the travel times of its own shots. Consecutive shots with the same receivers
-        form one local operator; see :class:`collops.seismic.kirchhoff.LocalKirchhoff` for the equation.
+        For each position, one of the ranks that need its travel times computes them. Consecutive shots with the same
+        receivers form one local operator; for its equation see :class:`collops.seismic.kirchhoff.LocalKirchhoff`.
 
         Parameters
         ----------
-        velocity
-            As for `model`.
-        grid : Grid
-            The grid of the velocity and, without `target`, of the image. It contains all stations.
+        velocity, grid
+            As for `model`; the grid of the velocity, and without `target` of the image. It contains all stations.
         frequency : float, optional
             Peak frequency of the Ricker wavelet in Hz; by default `frequency` of the data.
         wavelet : tuple of array and int, optional
             Instead of `frequency`: the taps of a wavelet, at the interval of the traces, and the index of time zero.
         mode : {"eikonal", "analytic"}, optional
-            Travel times by fast sweeping, or by the formula for a velocity that is constant or
-            increases linearly with depth; by default the formula if the velocity is a number or a text.
+            Travel times by fast sweeping, or by the formula for a velocity that is constant or increases linearly with
+            depth; by default the formula if the velocity is a number or a text.
         dtype, engine
             As for `data`.
         weighting : Weighting, optional
@@ -426,19 +423,18 @@ class Survey:
             tables fit into the memory.
         streamed : bool
             Whether to keep the tables in a file instead of memory. An application then reads the tables of one shot
-            after the other, or of as many shots as receivers if the shots have the same receivers. Traces stay in
-            memory.
+            after the other, or of as many shots as receivers if they have the same receivers. Traces stay in memory.
         folder : str or Path, optional
             A folder for this file, which all ranks share; by default the folder for temporary files. If it is passed,
             tables that do not fit into the memory are streamed; otherwise they raise an error.
         split : bool, optional
-            Whether to split the image over the ranks along its first axis: a rank then has tables of all stations at
-            its own points only. By default the image is split if neither it nor coarser tables fit into the memory.
+            Whether to split the image over the ranks along its first axis: a rank then has tables of its points only.
+            By default the image is split if neither it nor coarser tables fit into the memory.
         kept : list, optional
             The travel times of each local operator are appended to it.
         target : Grid, optional
-            The grid of the image, if the image is a part of the model: the result of `Grid.part`. Tables then hold the
-            points of the target only, but rays and eikonal times are computed in the whole model.
+            The grid of an image of a part of the model, from `Grid.part`: tables hold its points only, but rays and
+            eikonal times are computed in the whole model.
 
         Returns
         -------
@@ -454,13 +450,9 @@ class Survey:
         model = self.model(velocity)
         with raised_together():
             mode = mode_of(model, mode, self.defaults.get("mode"))
-        values = self.velocity(model, grid)
-        with raised_together():
-            grid.box(target or grid)
-        grids = grid, target or grid
+        values, grids = self.velocity(model, grid), (grid, target or grid)
         modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine)
-        table_folder = None if folder is None else Path(folder)
-        operator, tables = modelling.operator(values, mode, coarsen, table_folder, streamed, split)
+        operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split)
         if kept is not None:
             kept += tables
         return operator
@@ -484,6 +476,7 @@ class Survey:
 
         comm, geometry = self.comm, self.geometry
         with local_stage(comm):
+            grids[0].box(grids[1])
             if wavelet is not None:
                 if frequency is not None:
                     raise InputError("frequency and wavelet exclude each other: omit one of them")
