@@ -24,7 +24,8 @@ _BANNER = re.compile(
     re.IGNORECASE,
 )
 _INDEX, _SPACE = rb"\d++", rb"[ \t]++"
-_REAL = rb"-?(?:(?:\d++\.?\d*+|\.\d++)(?:e[+-]?\d++)?+|inf(?:inity)?+|nan)"
+# No possessive optional groups: Python 3.11.2, which is Debian 12's, does not go back if one matches in part.
+_REAL = rb"-?(?:(?:\d++\.?\d*+|\.\d++)(?:e[+-]?\d++)?|inf(?:inity)?|nan)"
 _VALUES = {
     "real": _REAL,
     "double": _REAL,
