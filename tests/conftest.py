@@ -63,7 +63,11 @@ if collops.world().size == 4:  # a device each
 IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
 ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
 COMPILED_SOLVERS = ("tests/solvers/test_jax",)
-TAKEN_IN_TURN = ("tests/seismic/", "tests/solvers/")
+# Rooms whose tests with one or two cases two numbers of ranks share.
+TAKEN_IN_TURN = {
+    (2, 3): ("tests/seismic/", "tests/solvers/"),
+    (3, 4): ("tests/array/", "tests/compat/", "tests/exchange/", "tests/operators/", "tests/preconditioners/"),
+}
 SHARED = ("tests/array/", "tests/compat/", "tests/operators/", "tests/seismic/", "tests/solvers/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
@@ -158,9 +162,10 @@ def pytest_configure(config) -> None:
 
 
 def _taken_in_turn(name: str, alike: list, size: int) -> bool:
-    """Return whether 2 ranks leave a test with few cases to 3 ranks, or the other way round."""
-    fixed = (*NOT_ON_THREE_RANKS, *ONLY_TO_TWO_RANKS)
-    if size not in (2, 3) or not name.startswith(TAKEN_IN_TURN) or name.startswith(fixed):
+    """Return whether this number of ranks leaves a test with few cases to another number."""
+    fixed = (*NOT_ON_THREE_RANKS, *ONLY_TO_TWO_RANKS, "tests/compat/test_side_by_side.py")
+    rooms = [room for pair, shared in TAKEN_IN_TURN.items() if size in pair for room in shared]
+    if not name.startswith(tuple(rooms)) or name.startswith(fixed):
         return False
     return zlib.crc32(name.encode()) % 2 != size % 2 and not any("jax" in item.nodeid for item in alike)
 
@@ -193,7 +198,7 @@ def pytest_collection_modifyitems(config, items) -> None:
         # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
         # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
         # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. Of tests with one or
-        # two cases of methods and of steps of applications, 2 ranks run one half and 3 ranks the other. One rank runs
+        # two cases, 2 ranks run one half and 3 ranks the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs
         # all, or in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
         in_full = (*IN_FULL, "tests/jax/") if size == 2 else IN_FULL
         cases: dict[str, list] = {}
