@@ -45,6 +45,6 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
 
 def test_times_that_do_not_converge(comm, monkeypatch):
     grid, velocity = rough_model(np.random.default_rng(6))
-    monkeypatch.setattr(device, "MOST_SWEEPS", 3)
-    with pytest.raises(InputError, match=f"in {media.MOST_SWEEPS} sweeps"):
+    monkeypatch.setattr(device, "MAX_SWEEPS", 3)
+    with pytest.raises(InputError, match=f"in {media.MAX_SWEEPS} sweeps"):
         next(iter(first_arrivals(grid.axes, np.array([[9.0, 9.0]]), velocity, engine="cupy")))

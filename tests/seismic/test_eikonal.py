@@ -185,7 +185,7 @@ def test_refusals(change, sentence):
 def test_times_that_do_not_converge(monkeypatch, form):
     grid, velocity = rough_model(np.random.default_rng(7))
     for module in ("device", "numba_sweeps", "numpy_sweeps"):
-        monkeypatch.setattr(f"collops.seismic.kirchhoff.eikonal.{module}.MOST_SWEEPS", 3)
+        monkeypatch.setattr(f"collops.seismic.kirchhoff.eikonal.{module}.MAX_SWEEPS", 3)
     sources = [medium.Source.at(np.array([100.0, 100.0]), grid, velocity)] * 2
     with pytest.raises(InputError, match="have not converged in"):
         list(form(medium.Medium.of(grid, velocity, np.dtype(np.float64)), sources, 2))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 import numpy as np
 import pytest
 import zarr
 
 from collops.errors import InputError
+from collops.extend.solvers import GaussianPosterior
 from collops.seismic import lsm
 from collops.seismic.lsm import Options
 from collops.seismic.lsm.migrate import kirchhoff
@@ -16,7 +19,7 @@ from tests.apps.jobs import job_numbers, job_of
 from tests.seismic.test_lsm_migrate import small_problem
 
 
-def test_the_deviation_of_the_closed_form(comm):
+def test_the_deviation_of_the_closed_form(comm, monkeypatch):
     job = job_of(Options(uncertainty=24), comm)
     problem = small_problem(comm, towed=False)
     operator = kirchhoff(job, problem)
@@ -37,9 +40,11 @@ def test_the_deviation_of_the_closed_form(comm):
     wavelength = float(problem.velocity.mean()) / problem.frequency
     root = local_inverse_root(job, operator.H @ operator, wavelength, problem.grid)
     weak = strength / 5  # noise for which the data determine many directions
+    # Deviations differ by 20 times the tolerance of the solutions, by default 1e-3.
+    monkeypatch.setattr(GaussianPosterior, "samples", partialmethod(GaussianPosterior.samples, rtol=1e-4))
     plain, quick = (uncertainty(job, 2, operator, image, weak * np.sqrt(samples), mine, 0.0, M) for M in (None, root))
     assert quick.iterations <= 0.75 * plain.iterations
-    np.testing.assert_allclose(quick.deviation, plain.deviation, rtol=0, atol=0.03 * plain.prior)
+    np.testing.assert_allclose(quick.deviation, plain.deviation, rtol=0, atol=0.005 * plain.prior)
     with pytest.raises(InputError, match="--uncertainty needs an image and a residual"):
         uncertainty(job, 24, operator, 0 * image, noise, mine, 0.0)
 

@@ -230,7 +230,9 @@ class Multigrid(LinearOperator):
             if A.dtype != self.dtype:
                 raise InputError(f"refresh needs a matrix of {self.dtype}, not {A.dtype}: set up a new multigrid")
             if not _same_pattern(A, self._finest):
-                raise InputError("the entries are in other positions than those of the multigrid: set up a new one")
+                raise InputError(
+                    "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
+                )
             _check_memory(A)
             _check_range(A, self._options.entries)
         _check_hermitian(A)

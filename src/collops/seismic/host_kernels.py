@@ -89,7 +89,7 @@ def limited_threads(count: int) -> Iterator[None]:
 def compilation_lock(dispatcher: Any, name: str) -> Iterator[None]:
     """Compile in one process at a time, on one thread: the index of Numba's cache does not support concurrent writers.
 
-    `dispatcher` is a compiled function with a cache on disk, and `name` that of the file to lock beside the cache.
+    `dispatcher` is a compiled function with a cache on disk, and `name` the name of the file to lock beside the cache.
     """
     import fcntl
 

@@ -70,8 +70,8 @@ def moved(traces: np.ndarray, firsts: np.ndarray, samples: int) -> np.ndarray:
     result = np.zeros((len(traces), samples), traces.dtype)
     if not traces.size:
         return result
-    whole = np.floor(firsts + _ROUNDING).astype(int)
-    fractions = firsts - whole
+    starts = np.floor(firsts + _ROUNDING).astype(int)
+    fractions = firsts - starts
     between = np.flatnonzero(np.abs(fractions) > _ROUNDING)
     if between.size:
         both = np.concatenate([traces[between], traces[between, ::-1]], axis=1).astype(np.float64)
@@ -79,7 +79,7 @@ def moved(traces: np.ndarray, firsts: np.ndarray, samples: int) -> np.ndarray:
         delayed = irfft(rfft(both, axis=1) * phase, both.shape[1], axis=1)[:, : traces.shape[1]]
         traces = traces.copy()
         traces[between] = delayed
-    for row, trace, first in zip(result, traces, whole, strict=True):
+    for row, trace, first in zip(result, traces, starts, strict=True):
         begin, end = max(first, 0), min(first + len(trace), samples)
         if begin < end:
             row[begin:end] = trace[begin - first : end - first]

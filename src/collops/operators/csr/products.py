@@ -110,7 +110,7 @@ def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Row
 
 
 def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, StarForest | None]:
-    """Return this rank's rows between those of the leaves of `forest`, and the star forest of the leaves' entries.
+    """Return this rank's rows between the rows of the leaves of `forest`, and the star forest of the leaves' entries.
 
     Collective. This rank's rows get the indices `own`. On one rank, there is no star forest.
     """

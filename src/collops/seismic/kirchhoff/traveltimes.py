@@ -21,7 +21,7 @@ Mode = Literal["analytic", "eikonal", "byot"]
 
 Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]]
 """Takes the numbers of stations, and indices of image points along each axis from `numpy.ix_`; yields the travel times
-of each station in seconds, on the host or on a device. An array is valid until the next one is asked for."""
+of each station in seconds, on the host or on a device."""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def amplitudes(
 def realisations(weights: list[np.ndarray], first: int, deviation: float, seed: int) -> list[list[np.ndarray]]:
     """Return realisations of white noise in weighted traces, times their weights.
 
-    `weights` are those of the traces of the shots of this rank, of which `first` is the number of the first.
+    `weights` weight the traces of this rank's shots; `first` is the number of its first shot.
     """
     result = []
     for number in range(_REALISATIONS):

@@ -30,7 +30,7 @@ def surrounding(geometry: Geometry, classes: np.ndarray, columns: np.ndarray, ra
     """Return which classes of traces have midpoints all around which columns: bool, ``(columns, classes)``.
 
     Echoes that are migrated to a point add up if their midpoints surround the point by the radius of a Fresnel zone;
-    otherwise the image of a class shows arcs, whose shape is no moveout. In 2-D, midpoints must be in each quarter of
+    otherwise the image of a class shows arcs, without moveout. In 2-D, midpoints must be in each quarter of
     the interval from `radius` before to `radius` after a column; in 3-D, in each quadrant of a circle.
 
     Parameters

@@ -115,7 +115,7 @@ class Geometry:
 def interpolation(positions: np.ndarray, tile: Tile, dtype: np.dtype) -> csr_array:
     """Return the weights of grid points for positions whose nearest lower point is in a tile.
 
-    Rows are positions, those of other tiles empty. Columns are points of the tile with its halo.
+    Rows are positions; rows of positions in other tiles are empty. Columns are points of the tile with its halo.
     """
     node, lower, inside = _nodes(positions, tile)
     return _weights(node, lower, tile, inside, tile.halo, tile.shape).astype(dtype)

@@ -131,7 +131,7 @@ class March:
     def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray) -> None:
         r"""Add to `image` the sum over time of :math:`\kappa w`: the transpose of :meth:`linearised`, multiplied by c.
 
-        `traces` are those of all receivers.
+        `traces` has the traces of all receivers.
         """
         if self._reversal is None:
             self._reversal = Reversal(self._storage, self._tile.inner, self._c.dtype)

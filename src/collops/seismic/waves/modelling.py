@@ -119,7 +119,7 @@ class Modelling:
         return np.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
     def joined(self, traces: np.ndarray) -> np.ndarray:
-        """Return traces with those of the other tiles. Collective."""
+        """Return the traces of all tiles. Collective."""
         return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
 
     def _slabs(self, tile: Tile) -> list[Slab]:

@@ -1,7 +1,7 @@
 """Time steps in Numba: rows in explicit vector instructions, blocks of rows on several threads.
 
 A task is a block of rows along the second axis, and marches along the first, so that the planes that the stencil needs
-stay in the cache. All operations on a point are those of the NumPy steps, in the same order and without contraction:
+stay in the cache. Each point takes the operations of the NumPy steps, in the same order and without contraction:
 results depend neither on the tiles, nor on the threads, nor on which of the two kernels computes them.
 """
 

@@ -41,7 +41,7 @@ def first_derivative(order: int) -> np.ndarray:
 
 
 def second_derivative(order: int) -> np.ndarray:
-    r"""Return the coefficient of :math:`u(x)`, and those of :math:`u(x + kh) + u(x - kh)` for k = 1, 2, ...
+    r"""Return the coefficients of :math:`u(x)`, and of :math:`u(x + kh) + u(x - kh)` for k = 1, 2, ...
 
     Parameters and exceptions as for :func:`first_derivative`, from which they follow [1]_:
     :math:`d_k = 2 f_k / k` for the coefficients :math:`f_k` of the first derivative.

@@ -46,8 +46,7 @@ def first_arrivals(
     Yields
     ------
     array
-        Times in seconds, of the shape of the grid, in the memory of the engine. A device array is valid until the next
-        one is asked for.
+        Times in seconds, of the shape of the grid, in the memory of the engine.
 
     Raises
     ------

@@ -12,7 +12,7 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cuda_module, memory_of
 from collops.extend.engines import engine as engine_called
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _LANES, _ROWS = 32, 8  # as in sweep.cu
 _LARGE, _POINTS = 1 << 22, 8  # points of a grid from which on a warp visits so many points
@@ -25,10 +25,9 @@ def _kernel(device: int, dtype: np.dtype, points: int) -> Any:
     import cupy
 
     source = Path(__file__).with_name("sweep.cu").read_text(encoding="utf-8")
+    options = (f"-DPOINTS={points}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8))
     with cupy.cuda.Device(device):
-        return cuda_module(source, (f"-DPOINTS={points}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8))).get_function(
-            "sweep_plane"
-        )
+        return cuda_module(source, options).get_function("sweep_plane")
 
 
 def at_a_time(medium: Medium, threads: int | None) -> int:
@@ -94,7 +93,7 @@ def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray) -> Non
     sweeps = [recorded(partial(sweep, corner)) for corner in medium.corners]
     quiet = number = 0
     while quiet < len(sweeps):
-        if number == MOST_SWEEPS:
+        if number == MAX_SWEEPS:
             raise medium.not_converged()
         flags[:] = cupy.asarray([0, number >= SETTLING_ROUNDS * len(sweeps)], np.int32)
         sweeps[number % len(sweeps)]()

@@ -16,10 +16,10 @@ TOLERANCE = 1e-4  # largest change of a converged time, in the time that a wave 
 WAKE = TOLERANCE / 30
 # Rounds of sweeps after which times only decrease: differences that switch between two forms come to rest.
 SETTLING_ROUNDS = 6
-MOST_SWEEPS = 2000  # a plausible medium needs 10 to 100
+MAX_SWEEPS = 2000  # a plausible medium needs 10 to 100
 
-_STRAIGHT_CELLS = 5  # distance from a source within which times are those of straight rays, or earlier
-_FIXED_CELLS = 3  # and within which they are not changed
+_STRAIGHT_CELLS = 5  # distance from a source, in cells, within which straight rays bound the times
+_FIXED_CELLS = 3  # the same, within which straight rays are the times
 _POINTS_OF_RAY = 17  # number of points of a straight ray at which the slowness is interpolated
 
 
@@ -58,7 +58,7 @@ class Medium:
     def not_converged(self) -> InputError:
         """Return the error for times that still change."""
         return InputError(
-            f"travel times have not converged in {MOST_SWEEPS} sweeps: smooth the velocity, or pass travel times with "
+            f"travel times have not converged in {MAX_SWEEPS} sweeps: smooth the velocity, or pass travel times with "
             "mode 'byot'"
         )
 

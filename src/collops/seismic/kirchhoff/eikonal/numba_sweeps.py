@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _IDLE, _ACTIVE, _FIXED = np.uint8(0), np.uint8(1), np.uint8(2)
 _THIRD = 1 / 3
@@ -21,7 +21,7 @@ def solve_one(medium: Medium, source: Source) -> np.ndarray:
     straight = source.slowness * np.sqrt(sum(part**2 for part in axes)).ravel()
     coordinates = np.concatenate([axis.ravel() for axis in axes])
     problem = (times, state, straight, medium.slowness, source.slowness, coordinates)
-    if not _solve(*problem, np.array(medium.sizes), np.array(medium.spacing), np.array(medium.corners), MOST_SWEEPS):
+    if not _solve(*problem, np.array(medium.sizes), np.array(medium.spacing), np.array(medium.corners), MAX_SWEEPS):
         raise medium.not_converged()
     # Straight rays cannot arrive before the first arrival.
     times[source.near] = np.minimum(times[source.near], source.straight)
@@ -107,7 +107,7 @@ def _upwind(times, straight, point, stride, number, size, spacing, slope):
 
 @njit(cache=True, error_model="numpy", nogil=True)
 def _arrival(a, of_a, b, of_b, c, of_c, slowness):
-    """Return the time at which the squares of the derivatives add up to that of the slowness.
+    """Return the time at which the squares of the derivatives add up to the squared slowness.
 
     Axes count if their value precedes it. Times are relative to the first value, or else their squares would cancel.
     """

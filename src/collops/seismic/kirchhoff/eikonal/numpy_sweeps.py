@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from collops.seismic.kirchhoff.eikonal.medium import FAR, MOST_SWEEPS, SETTLING_ROUNDS, TOLERANCE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, Medium, Source
 
 _MARGIN = 2  # points around the grid, which no wave reaches, instead of a test for the edge
 
@@ -16,7 +16,7 @@ def solve(medium: Medium, sources: Sequence[Source]) -> Iterator[np.ndarray]:
     sweeps = _Sweeps(medium, sources)
     quiet = number = 0
     while quiet < len(medium.corners):
-        if number == MOST_SWEEPS:
+        if number == MAX_SWEEPS:
             raise medium.not_converged()
         settled = number >= SETTLING_ROUNDS * len(medium.corners)
         changed = sweeps.sweep(medium.corners[number % len(medium.corners)], settled)
@@ -101,7 +101,7 @@ class _Sweeps:
 
 
 def _arrival(values: np.ndarray, inverses: np.ndarray, slowness: np.ndarray) -> np.ndarray:
-    """Return the time at which the squares of the derivatives add up to that of the slowness.
+    """Return the time at which the squares of the derivatives add up to the squared slowness.
 
     Axes come first with the smallest values, and count if their value precedes the time.
     """

@@ -1,7 +1,7 @@
 // One sweep step of the eikonal equation for many sources: the points of a plane i + j + k = level that are active.
 //
-// The points of a plane do not depend on each other, so that a sweep over the planes in turn, from one corner of the grid to the
-// opposite one, is that of fast sweeping. The values of 32 sources at a point are next to each other: each lane of a warp has a
+// The points of a plane do not depend on each other, so that visiting the planes in turn, from one corner of the grid to the
+// opposite one, is a sweep of the fast sweeping method. The values of 32 sources at a point are next to each other: each lane of a warp has a
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
@@ -84,7 +84,7 @@ __device__ __forceinline__ void order(Upwind& first, Upwind& second)
     }
 }
 
-// The rest at which the sum of the squares of the derivatives is that of the slowness, of as many axes as precede it. Rests are
+// The rest at which the squared derivatives add up to the squared slowness, counting the axes whose value precedes it. Rests are
 // relative to the first value, or else their squares would cancel.
 __device__ __forceinline__ Real arrival(Upwind a, Upwind b, Upwind c, Real slowness)
 {
