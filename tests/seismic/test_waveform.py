@@ -218,6 +218,8 @@ def test_models_that_make_no_sense(comm):
     with pytest.raises(InputError, match="the velocity to begin with is 1500 to"):
         options = fwi.Options(**SMALL, min_velocity=1600.0)
         fwi.bounds_of(options, prepare(job_of(options, comm)))
+    with pytest.raises(InputError, match="less than the depth of the grid, 260 m, not 5000 m"):
+        prepare(job_of(rtm.Options(**SMALL, water_depth=5000.0), comm))
     job = job_of(rtm.Options(**SMALL | {"frequency": 24.0}), comm)
     prepare(job)
     listener: Any = job.listener

@@ -143,7 +143,7 @@ def section(image: np.ndarray) -> np.ndarray:
     return image if image.ndim == 2 else image[len(image) // 2]
 
 
-def _payload(fields: Mapping[str, np.ndarray], words: Words) -> dict[str, Any]:
+def _payload(fields: Mapping[str, np.ndarray], words: Words = _MIGRATION) -> dict[str, Any]:
     sections = {name: section(fields[name]) for name in words.images if name in fields}
     step = int(np.ceil(np.sqrt(max(1.0, max(image.size for image in sections.values()) / _MAX_POINTS))))
     images = {name: _packed(image[::step, ::step]) for name, image in sections.items()}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from collops.errors import InputError
+from collops.errors import InputError, Interrupted
 from collops.extend.applications import (
     METHOD,
     AtLeast,
@@ -180,17 +180,15 @@ def invert(
         chosen = options
         if options.checkpoint is not None:
             chosen = replace(options, checkpoint=str(Path(options.checkpoint) / f"band-{number}"))
-        solution = replace(job, options=chosen).solve(
-            lbfgs,
-            objective,
-            changes.start,
-            writes=waves.result_bytes(),
-            final=number == len(bands),
-            lower=changes.lower,
-            upper=changes.upper,
-            memory=options.pairs,
-            tol=0.0,
-        )
+        method = {"lower": changes.lower, "upper": changes.upper, "memory": options.pairs, "tol": 0.0}
+        writes, final = waves.result_bytes(), number == len(bands)
+        try:
+            solution = replace(job, options=chosen).solve(
+                lbfgs, objective, changes.start, writes=writes, final=final, **method
+            )
+        except Interrupted as stop:  # resume from the folder of all bands
+            done = sum(len(previous.residuals) - 1 for previous in solutions)
+            raise Interrupted(str(options.checkpoint), done + stop.iteration, stop.signal) from None
         velocity = np.where(waves.water, velocity, job.gather(changes.velocity(solution.x)))
         solutions.append(solution)
     return velocity, _joined(solutions), [solution.residuals for solution in solutions]

@@ -202,6 +202,9 @@ def _set_up(
         positions = waves.Geometry(geometry.sources.T - origin, receivers - origin, wavelet, geometry.interval / step)
         if options.free_surface and (np.asarray(positions.sources)[:, -1] < 0.1 * grid.dz).any():
             raise InputError("a source at the free surface sends no waves: pass its depth, or omit --free-surface")
+        if options.water_depth is not None and options.water_depth > grid.z[-1]:
+            depth = f"{options.water_depth:g} m"
+            raise InputError(f"--water-depth must be less than the depth of the grid, {grid.z[-1]:g} m, not {depth}")
         _check_dispersion(problem)
     memory = int(options.memory * 2**20)
     propagator = Propagator(wave_grid, positions, dtype=options.dtype, memory=memory, comm=job.comm)

@@ -106,7 +106,7 @@ def line_source(traces: np.ndarray, times: np.ndarray, speed: float) -> np.ndarr
 
     References
     ----------
-    .. [1] Forbriger, T., Gross, L., and Schaefer, M., "Line-source simulation for shallow-seismic data. Part 1:
+    .. [1] Forbriger, T., Groos, L., and Schaefer, M., "Line-source simulation for shallow-seismic data. Part 1:
        theoretical background", Geophysical Journal International 198, 1387-1404, 2014.
     """
     samples, interval = len(times), float(times[1] - times[0])
