@@ -13,12 +13,15 @@ import pytest
 
 import collops
 from collops.errors import CheckpointError, InputError
+from collops.seismic.lsm import Problem
 from collops.seismic.segy import SegyFile
+from collops.seismic.survey import Geometry as SurveyGeometry
+from collops.seismic.survey import Grid, Survey
 from collops.seismic.waveform import fwi, lsrtm, rtm
 from collops.seismic.waveform.imaging import born, illumination, reflections
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
-from collops.seismic.waveform.problem import prepare
+from collops.seismic.waveform.problem import _set_up, prepare
 from collops.seismic.waves import Propagator
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
@@ -220,7 +223,31 @@ def test_models_that_make_no_sense(comm):
         fwi.bounds_of(options, prepare(job_of(options, comm)))
     with pytest.raises(InputError, match="less than the depth of the grid, 260 m, not 5000 m"):
         prepare(job_of(rtm.Options(**SMALL, water_depth=5000.0), comm))
-    job = job_of(rtm.Options(**SMALL | {"frequency": 24.0}), comm)
+    high: dict[str, Any] = SMALL | {"frequency": 24.0}
+    job = job_of(rtm.Options(**high), comm)
     prepare(job)
     listener: Any = job.listener
     assert any("waves are dispersed" in warning for warning in listener.warnings)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.02, -0.2])
+def test_shots_have_their_own_receivers_and_records_any_start(comm, start):
+    grid, options = Grid(16, 12, 20.0, 20.0, x0=500.0), rtm.Options(**SMALL)
+    sources = np.array([[540.0, 700.0], [40.0, 60.0]])
+    groups = [np.array([[600.0, 650.0, 720.0], [20.0, 40.0, 20.0]]), np.array([[560.0, 640.0], [20.0, 20.0]])]
+    velocity = np.full(grid.shape, 2000.0)
+    parts = []
+    for begin, chosen in ((start, [0, 1]), (0.0, [0]), (0.0, [1])):
+        shots = SurveyGeometry(sources[:, chosen], [groups[shot] for shot in chosen], 30, 0.004, begin)
+        problem = Problem(Survey(shots, comm), grid, velocity, None, "eikonal", 18.0)
+        none = [np.zeros(shots.trace_shape(shot)) for shot in problem.survey.shots]
+        waves = _set_up(job_of(options, comm), problem, 2000.0, none, [part + 1 for part in none], True)
+        own = waves.by_shot(job_of(options, comm), waves.modelled(job_of(options, comm), velocity))
+        parts.append([shot for shots in comm.allgather_metadata([shot.tolist() for shot in own]) for shot in shots])
+    together, *alone = parts
+    shift = round(start / 0.004)
+    for found, (expected,) in zip(together, alone, strict=True):
+        found, expected = np.array(found), np.array(expected)
+        assert found.shape == expected.shape
+        late = found[:, : 30 - shift] if shift > 0 else found[:, -shift:]
+        np.testing.assert_allclose(late, expected[:, max(shift, 0) :][:, : late.shape[1]], rtol=1e-9, atol=1e-12)

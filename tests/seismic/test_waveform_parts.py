@@ -56,6 +56,14 @@ def test_transport_measures_shifts_and_zeros_stay_finite():
     at, near, far = transport(shifted, np.broadcast_to(shifted[:1], shifted.shape), np).values
     costs = [((other - at) ** 2).sum() for other in (near, far)]
     assert 0 < 20 * costs[0] < costs[1] < 40 * costs[0]  # 36 times for a density without background
+    # Of shifted Ricker wavelets, it has no other minimum, unlike the difference of waveforms.
+    shift, time = 0.02 * np.arange(20)[:, None], 0.004 * np.arange(500)
+    waves = ricker_shape(7 * (time - 0.8 - shift))
+    values = {
+        name: misfit(waves, np.broadcast_to(waves[0], waves.shape), np).values for name, misfit in MISFITS.items()
+    }
+    rises = {name: np.diff(((part - part[0]) ** 2).sum(axis=-1)) > 0 for name, part in values.items()}
+    assert rises["transport"].all() and rises["envelope"].all() and not rises["waveform"].all()
     zeros = np.zeros((2, 10))
     for misfit in MISFITS.values():
         attribute = misfit(zeros, zeros, np)

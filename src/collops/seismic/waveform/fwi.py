@@ -23,12 +23,12 @@ from collops.extend.applications import (
     relative_error,
 )
 from collops.extend.communication import raised_together
+from collops.extend.solvers import lbfgs
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.options import WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
-from collops.solvers.nonlinear import lbfgs
 
 _MARGIN = 1.25  # of the largest velocity to begin with, if there is no other bound
 
@@ -96,6 +96,7 @@ class Options(WaveOptions):
         """Return the highest frequency of each band, None for no limit; `peak` is that of the wavelet."""
         if self.bands is None:
             return [peak, None]
+        bands: list[float | None]
         try:
             bands = [None if text.strip() == "all" else float(text) for text in self.bands.split(",")]
         except ValueError:
@@ -105,7 +106,7 @@ class Options(WaveOptions):
             raise InputError(f"--bands must be increasing frequencies in Hz, such as 4,8 or 4,all, not {self.bands!r}")
         return bands
 
-    def fixed_options(self) -> dict[str, object]:
+    def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines: all waves are used unless muted."""
         return {"mute": self.mute or "none", "iterations": None}
 

@@ -92,15 +92,15 @@ class Changes:
         self._scale = Diagonal(waves.model(job, scale))
         self._smooth = None if smooth is None else Smoothing(waves.propagator, smooth, job.engine)
         self.start = waves.model(job, np.zeros_like(velocity))
-        self.lower: DistributedArray | None = None
-        self.upper: DistributedArray | None = None
+        self.lower: Any = None
+        self.upper: Any = None
         if smooth is None:
             free = scale > 0
             lower, upper = (np.where(free, (end - velocity) / np.where(free, scale, 1), 0) for end in bounds)
             self.lower, self.upper = waves.model(job, np.minimum(lower, 0)), waves.model(job, np.maximum(upper, 0))
 
-    def velocity(self, x: DistributedArray) -> DistributedArray:
-        """Return the velocity for unknowns."""
+    def velocity(self, x: Any) -> Any:
+        """Return the velocity for unknowns, both arrays in the layout of the propagator's domain."""
         velocity = self._unclipped(x)
         if self._smooth is None:
             return velocity
@@ -108,7 +108,7 @@ class Changes:
         velocity = where(velocity < low, low, velocity)
         return where(velocity > high, high, velocity)
 
-    def derivative(self, x: DistributedArray) -> LinearOperator:
+    def derivative(self, x: Any) -> LinearOperator:
         """Return the derivative of `velocity`, which is 0 where a velocity is clipped."""
         if self._smooth is None:
             return self._scale
@@ -116,7 +116,7 @@ class Changes:
         inside = where((velocity >= low) & (velocity <= high), 1.0, 0.0 * velocity)
         return Diagonal(inside) @ self._scale @ self._smooth
 
-    def _unclipped(self, x: DistributedArray) -> DistributedArray:
+    def _unclipped(self, x: Any) -> Any:
         return self._velocity + self._scale.forward(x if self._smooth is None else self._smooth.forward(x))
 
 
@@ -158,18 +158,18 @@ class Objective:
         self.velocity_norm = float(changes.velocity(changes.start).norm())
         self.wavelet_norm = float(np.linalg.norm(np.asarray(propagator.geometry.wavelet)))
 
-    def residual(self, x: DistributedArray) -> DistributedArray:
+    def residual(self, x: Any) -> DistributedArray:
         """Return the difference of the attributes. Collective."""
         return self._traces(self._attribute(x).values - self._target)
 
-    def jacobian(self, x: DistributedArray) -> LinearOperator:
+    def jacobian(self, x: Any) -> LinearOperator:
         """Return the derivative of the residual. Collective."""
         attribute, changes = self._attribute(x), self.changes
         derivative = AttributeDerivative(self._recording, attribute)
         born = self._propagator.jacobian(changes.velocity(x))
         return derivative @ self._recording @ born @ changes.derivative(x)
 
-    def _attribute(self, x: DistributedArray) -> Attribute:
+    def _attribute(self, x: Any) -> Attribute:
         """Return the attribute of the modelled traces, which solvers need twice for the same unknowns."""
         if self._last is None or self._last[0] is not x:
             modelled = self._recording.forward(self._propagator(self.changes.velocity(x)))
@@ -177,7 +177,7 @@ class Objective:
         return self._last[1]
 
     def _traces(self, local: Any) -> DistributedArray:
-        return DistributedArray(self._recording.range, self._propagator.comm, local)
+        return DistributedArray(self._recording.traces, self._propagator.comm, local)
 
 
 class AttributeDerivative(LinearOperator):

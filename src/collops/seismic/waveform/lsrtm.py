@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from collops.extend.applications import (
 )
 from collops.seismic.lsm.regularisation import inverse_root
 from collops.seismic.waveform.imaging import born, illumination, reflections
-from collops.seismic.waveform.options import WaveOptions
+from collops.seismic.waveform.options import Smooth, WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
 
@@ -46,9 +46,10 @@ class Options(WaveOptions):
         ),
         OneOf("none", "illumination"),
     ] = "illumination"
+    smooth: Smooth = 60.0
     out: Out = "collops-lsrtm"
 
-    def fixed_options(self) -> dict[str, object]:
+    def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines; --damp and the preconditioner are its own."""
         return {"iterations": None, "damp": None, "precondition": None}
 
@@ -98,7 +99,7 @@ def describe(
 ) -> Findings:
     """Return the results for the recipe, which writes them. Collective."""
     with job.stage("modelling the image"):
-        modelled = operator.forward(solution.x)
+        modelled: Any = operator.forward(solution.x)
     image, adjoint, velocity = job.gather(solution.x), job.gather(gradient.x), waves.problem.velocity
     pictures = {
         "image": Picture(image, f"least squares, {len(solution.residuals) - 1} iterations", "1"),

@@ -93,11 +93,11 @@ def transport(traces: Any, observed: Any, xp: ModuleType) -> Attribute:
     r"""Return the times at which traces, as densities, reach equal steps of their integral.
 
     The misfit of a trace is half its squared 2-Wasserstein distance from the observed trace: in one dimension this is
-    the squared distance of the quantile functions [1]_. It is convex with respect to time shifts of a density, also if
-    they are longer than half a period [2]_. The density of a trace is :math:`\log(1 + e^{b u})` over its sum, with b
-    three over the largest amplitude of the observed trace, and constant between samples. Times are in samples, at the
-    levels :math:`(j + 1/2) / n`. The derivative is exact; it jumps where a quantile passes a sample. Parameters as for
-    :func:`waveform`.
+    the squared distance of the quantile functions [1]_. It grows with time shifts, also beyond half a period, where
+    differences of waveforms decrease [2]_. The density of a trace is :math:`\log(1 + e^{b u})` over its sum, with b
+    three over the largest amplitude of the observed trace, and constant between samples. It is positive everywhere, so
+    that the misfit is not convex with respect to shifts. Times are in samples, at the levels :math:`(j + 1/2) / n`. The
+    derivative is exact; it jumps where a quantile passes a sample. Parameters as for :func:`waveform`.
 
     References
     ----------

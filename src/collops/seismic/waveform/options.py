@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from collops.errors import InputError
 from collops.extend.applications import (
@@ -24,6 +24,13 @@ from collops.extend.applications import (
 from collops.seismic.lsm import Options as SurveyOptions
 
 _FILES, _GRID, _CONDITIONING = "Survey and velocity", "Grid", "Conditioning of the traces"
+# An option with a default of each command.
+Smooth = Annotated[
+    float,
+    option("The velocity to begin with is the true one, smoothed by a Gaussian of this many metres.", SYNTHETIC),
+    Positive,
+    SyntheticOnly(),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +98,7 @@ class WaveOptions(CommonOptions):
         AtLeast(2),
         SyntheticOnly(),
     ] = None
-    smooth: Annotated[
-        float,
-        option("The velocity to begin with is the true one, smoothed by a Gaussian of this many metres.", SYNTHETIC),
-        Positive,
-        SyntheticOnly(),
-    ] = 160.0
+    smooth: Smooth = 160.0
     write_survey: Annotated[
         str | None,
         option(
@@ -227,9 +229,9 @@ class WaveOptions(CommonOptions):
         Amplitudes are those of line sources, which waves in two dimensions have.
         """
         names = {field.name for field in fields(self)} & {field.name for field in fields(SurveyOptions)}
-        values = {name: getattr(self, name) for name in names - {"shots", "receivers", "samples"}}
+        values: dict[str, Any] = {name: getattr(self, name) for name in names - {"shots", "receivers", "samples"}}
         return SurveyOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
 
-    def fixed_options(self) -> dict[str, object]:
+    def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines."""
         return {}

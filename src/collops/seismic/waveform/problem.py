@@ -9,7 +9,7 @@ import numpy as np
 
 from collops import DistributedArray, Layout
 from collops.errors import InputError
-from collops.extend.applications import Job, atomic, check_writable, local_stage
+from collops.extend.applications import Job, atomic, check_memory, check_writable, local_stage
 from collops.extend.communication import raised_together
 from collops.seismic import waves
 from collops.seismic.lsm import Problem, recorded
@@ -24,6 +24,7 @@ _NX, _NZ, _SPACING = 140, 50, 20.0
 _FREQUENCY, _INTERVAL = 7.0, 0.004
 _STATION_DEPTH = 1.0  # of sources and receivers of the synthetic survey, in grid points
 _POINTS_PER_WAVELENGTH = 3.0  # of the highest frequency of a Ricker wavelet, below which dispersion is warned of
+_COPIES = 4  # of the traces at all time steps, in a product
 _HIGHEST = 2.5  # times the peak frequency: there a Ricker wavelet has 5 % of its largest amplitude
 
 
@@ -74,7 +75,7 @@ class WaveProblem:
         """Return a velocity as the propagator takes it."""
         return job.distribute(self.propagator.domain, velocity)
 
-    def modelled(self, job: Job[Any], velocity: np.ndarray) -> DistributedArray:
+    def modelled(self, job: Job[Any], velocity: np.ndarray) -> Any:
         """Return the traces of a velocity, as those observed. Collective."""
         return self.recording.forward(self.propagator(self.model(job, velocity)))
 
@@ -129,10 +130,11 @@ def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProbl
     options, comm = job.options, job.comm
     with local_stage(comm):
         grid = Grid(options.nx or _NX, options.nz or _NZ, options.dx or _SPACING, options.dz or _SPACING)
+        check_memory(12 * 8 * grid.points, f"models of {grid}", "choose a smaller --nx or --nz", None, comm.local_size)
         truth, water = velocity_model(grid, options.seed), water_points(grid)
         velocity = smooth_model(truth, grid, options.smooth, water)
-        survey = Survey(_spread(options, grid, truth), comm)
         frequency = options.frequency or _FREQUENCY
+        survey = Survey(_spread(options, grid, truth, frequency), comm)
         survey.check(truth, grid, frequency)
     traces = [np.zeros(survey.trace_shape(shot), options.dtype) for shot in survey.shots]
     problem = Problem(survey, grid, velocity, None, "eikonal", frequency, onsets=[])
@@ -161,7 +163,7 @@ def _save(options: WaveOptions, survey: Survey, grid: Grid, velocity: np.ndarray
                 np.save(file, velocity)
 
 
-def _spread(options: WaveOptions, grid: Grid, truth: np.ndarray) -> Geometry:
+def _spread(options: WaveOptions, grid: Grid, truth: np.ndarray, frequency: float) -> Geometry:
     """Return shots and receivers that are evenly spaced near the surface; all receivers record all shots."""
     depth = _STATION_DEPTH * grid.dz
     sources, receivers = (
@@ -171,7 +173,7 @@ def _spread(options: WaveOptions, grid: Grid, truth: np.ndarray) -> Geometry:
     samples = options.samples
     if samples is None:  # an echo of the deepest point at an offset of 0.8 of the line
         column = truth[grid.nx // 2]
-        seconds = 2 * np.hypot(grid.dz * (1 / column).sum(), 0.4 * grid.x[-1] / column.mean()) + 1 / _FREQUENCY
+        seconds = 2 * np.hypot(grid.dz * (1 / column).sum(), 0.4 * grid.x[-1] / column.mean()) + 1 / frequency
         samples = 25 * int(np.ceil(seconds / _INTERVAL / 25)) + 1
     return Geometry(sources, [receivers] * options.shots, samples, _INTERVAL)
 
@@ -206,7 +208,8 @@ def _set_up(
             depth = f"{options.water_depth:g} m"
             raise InputError(f"--water-depth must be less than the depth of the grid, {grid.z[-1]:g} m, not {depth}")
         _check_dispersion(problem)
-    memory = int(options.memory * 2**20)
+        memory = int(options.memory * 2**20)
+        _check_traces(job, positions.shape, min(memory, 4 * grid.points * steps))
     propagator = Propagator(wave_grid, positions, dtype=options.dtype, memory=memory, comm=job.comm)
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
@@ -218,6 +221,14 @@ def _set_up(
     receivers_of = [survey.trace_shape(shot)[0] for shot in survey.shots]
     observed = _observed(job, recording, traces)
     return WaveProblem(problem, propagator, recording, observed, receivers_of, None, water, own)
+
+
+def _check_traces(job: Job[Any], shape: tuple[int, int, int], wavefields: int) -> None:
+    """Raise `InputError` if the traces at all time steps, and the wavefields of a shot, do not fit into the memory."""
+    shots = -(-shape[0] // job.comm.size)
+    needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * shape[1] * shape[2] + wavefields
+    what = f"traces of {shots} shots at {shape[2]} time steps, and wavefields,"
+    check_memory(needed, what, "use more ranks, or a smaller --memory", job.engine, job.comm.local_size)
 
 
 def _check_dispersion(problem: Problem) -> None:
@@ -232,12 +243,12 @@ def _check_dispersion(problem: Problem) -> None:
 
 
 def _observed(job: Job[Any], recording: Recording, traces: list[np.ndarray]) -> DistributedArray:
-    return job.array(recording.range, _padded(traces, recording.range, job))
+    return job.array(recording.traces, _padded(traces, recording.traces, job))
 
 
 def _padded(parts: list[np.ndarray], layout: Any, job: Job[Any]) -> np.ndarray:
     """Return arrays of the shape (receivers, samples) for each shot as one, with rows of zeros after the last."""
-    padded = np.zeros(layout.local_shape(job.comm.rank), job.options.dtype)
+    padded: np.ndarray = np.zeros(layout.local_shape(job.comm.rank), job.options.dtype)
     for row, part in zip(padded, parts, strict=True):
         row[: len(part)] = part
     return padded

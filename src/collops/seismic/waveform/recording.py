@@ -28,13 +28,20 @@ class Recording(LinearOperator):
         The time step of the first sample, and the number of time steps between samples.
     weights : DistributedArray
         Weights of the samples, of shape (shots, receivers, samples), split by shots: the layout of the range.
+
+    Attributes
+    ----------
+    traces : Layout
+        The range.
     """
 
     capturable = False
 
-    def __init__(self, propagator: Propagator, first: int, step: int, weights: DistributedArray) -> None:
-        self._steps = slice(first, first + (weights.layout.shape[2] - 1) * step + 1, step)
-        self._weights, self.response = weights, None
+    def __init__(self, propagator: Propagator, first: int, step: int, weights: Any) -> None:
+        self.traces = weights.layout
+        self._steps = slice(first, first + (self.traces.shape[2] - 1) * step + 1, step)
+        self._weights, self._response = weights, None
+        self._shape = propagator.range.local_shape(propagator.comm.rank)
         super().__init__(propagator.range, weights.layout, propagator.dtype, propagator.comm)
 
     def up_to(self, frequency: float | None, interval: float) -> Recording:
@@ -42,7 +49,7 @@ class Recording(LinearOperator):
         other: Recording = object.__new__(Recording)
         other.__dict__.update(self.__dict__)
         if frequency is not None:
-            other.response = low_pass(frequency, self.range.shape[2], interval)
+            other._response = low_pass(frequency, self.traces.shape[2], interval)
         return other
 
     def scaled(self, factor: float) -> Recording:
@@ -52,23 +59,23 @@ class Recording(LinearOperator):
         other._weights = factor * self._weights
         return other
 
-    def band_of(self, traces: DistributedArray) -> DistributedArray:
+    def band_of(self, traces: Any) -> DistributedArray:
         """Return traces of the range without the frequencies that this operator leaves out."""
-        return DistributedArray(self.range, self.comm, self._limited(traces.local_array, traces.engine.xp))
+        return DistributedArray(self.traces, self.comm, self._limited(traces.local_array, traces.engine.xp))
 
     def _limited(self, traces: Any, xp: Any) -> Any:
         """Apply the low-pass filter, which is its own transpose, to traces of a rank."""
-        if self.response is None:
+        if self._response is None:
             return traces
         samples = traces.shape[-1]
-        spectrum = xp.fft.rfft(traces, 2 * samples, axis=-1) * xp.asarray(self.response)
+        spectrum = xp.fft.rfft(traces, 2 * samples, axis=-1) * xp.asarray(self._response)
         return xp.fft.irfft(spectrum, 2 * samples, axis=-1)[..., :samples].astype(traces.dtype)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         xp, weights = x.engine.xp, self._weights.local_array
         if not adjoint:
             return filled(out, self._limited(x.local_array[..., self._steps] * weights, xp))
-        steps = xp.zeros(self.domain.local_shape(self.comm.rank), self.dtype)
+        steps = xp.zeros(self._shape, self.dtype)
         steps[..., self._steps] = weights * self._limited(x.local_array, xp)
         return filled(out, steps)
 

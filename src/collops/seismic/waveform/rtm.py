@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from collops import DistributedArray, LinearOperator
 from collops.errors import InputError
 from collops.extend.applications import METHOD, Findings, Job, Must, Out, Solution, best_relative_error, option
 from collops.seismic.waveform.imaging import born, compensated, illumination, laplacian, reflections
-from collops.seismic.waveform.options import WaveOptions
+from collops.seismic.waveform.options import Smooth, WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
 
@@ -36,6 +36,7 @@ class Options(WaveOptions):
     ] = False
     # There is no solver.
     iterations: Annotated[int, option("", hidden=True), Must("be 1: migration does not iterate", lambda n: n == 1)] = 1
+    smooth: Smooth = 60.0
     out: Out = "collops-rtm"
 
     def check(self) -> None:
@@ -45,7 +46,7 @@ class Options(WaveOptions):
             if getattr(self, name):
                 raise InputError(f"--{name} is for solvers, and migration does not iterate: omit it, or use lsrtm")
 
-    def fixed_options(self) -> dict[str, object]:
+    def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines."""
         return {"iterations": None}
 
