@@ -9,7 +9,7 @@ import pytest
 
 import collops
 from collops.comm.nccl import NcclOfCupy
-from collops.errors import InputError, TransportError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 from tests.comm import checks
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -130,6 +130,8 @@ def test_another_current_gpu_is_refused(joined):
     with cupy.cuda.Device((own.id + 1) % count):
         x = cupy.ones(3)
         for call in (joined.allreduce, joined.allgather):
-            with pytest.raises(InputError, match=f"GPU {own.id}"):
+            with pytest.raises(InputError, match=f"from GPU {own.id}"):
                 call(x)
+    with pytest.raises(UnsupportedTypeError, match=f"but GPU {own.id} is current"):
+        collops.from_local(x, comm=joined)
     assert joined.allreduce(cupy.ones(3)).tolist() == [joined.size] * 3
