@@ -122,7 +122,7 @@ class Engine:
         return array
 
     def check_devices(self, array: LocalArray) -> None:
-        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+        """Raise an UnsupportedTypeError unless `array` is on one device, the current one: others send no messages."""
 
     def dtype(self, dtype: DTypeLike) -> np.dtype:
         """Return the engine's dtype for `dtype`: single instead of double precision in JAX without 64 bits."""
@@ -299,6 +299,14 @@ class _CupyEngine(Engine):
         self.empty = self.xp.ndarray  # cupy.empty calls it, and takes a third longer
         self.streams = True
         self.cuda = not self.xp.cuda.runtime.is_hip
+
+    def check_devices(self, array: LocalArray) -> None:
+        current = self.xp.cuda.runtime.getDevice()
+        if array.data.device_id != current:
+            raise UnsupportedTypeError(
+                f"the local array is on GPU {array.data.device_id}, but GPU {current} is current in this thread: "
+                "create it on the rank's own GPU, which collops.world() makes current, or copy it there by cupy.array"
+            )
 
     def put(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         # CuPy reaches 40 % of the memory's bandwidth if rows are not aligned, else 65 %.
