@@ -61,7 +61,6 @@ def cuda_kernel(module: str, source: str | tuple[str, ...], name: str, *options:
     continue each other, is compiled once, with `options` as in :func:`cuda_module`.
     """
     sources = (source,) if isinstance(source, str) else source
-    sources = (source,) if isinstance(source, str) else source
     return _cuda_module(tuple(Path(module).parent / file for file in sources), options).get_function(name)
 
 
