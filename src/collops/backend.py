@@ -391,6 +391,21 @@ def memory_of(chosen: Engine) -> int:
     return memory_limit()
 
 
+def free_memory(chosen: Engine) -> int:
+    """Return the memory of the rank's device, in bytes, that this process can still use, for an engine with streams."""
+    return chosen.xp.cuda.Device().mem_info[0] + chosen.xp.get_default_memory_pool().free_bytes()
+
+
+def any_true(mask: LocalArray) -> bool:
+    """Return whether an element of an array of booleans is true. Waits for its values.
+
+    CuPy compiles reductions of booleans, for seconds at the first use, but not the maximum of integers.
+    """
+    if engine_of(mask).streams:
+        return bool(mask.size) and bool(mask.view(np.uint8).max())
+    return bool(mask.any())
+
+
 def engine_of(array: object) -> Engine:
     """Return the engine of an array.
 
