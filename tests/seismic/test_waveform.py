@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.errors import CheckpointError, InputError
+from collops.errors import CheckpointError, InputError, Interrupted
 from collops.seismic.lsm import Problem
 from collops.seismic.segy import SegyFile
 from collops.seismic.survey import Geometry as SurveyGeometry
@@ -26,8 +26,8 @@ from collops.seismic.waves import Propagator
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
 
-SMALL: dict[str, Any] = {"nx": 18, "nz": 14, "shots": 3, "receivers": 7, "samples": 28, "layers": 0, "order": 2}
-SMALL |= {"smooth": 60.0, "dtype": "float64", "engine": "numpy", "frequency": 18.0}
+SMALL: dict[str, Any] = {"nx": 18, "nz": 14, "shots": 3, "receivers": 7, "samples": 24, "layers": 0, "order": 2}
+SMALL |= {"smooth": 60.0, "dtype": "float64", "engine": "numpy", "frequency": 22.0}
 
 
 @pytest.fixture(autouse=True)
@@ -104,15 +104,30 @@ def test_it_is_the_inversion_of_the_propagator(comm, folder):
     assert numbers["data_misfit"] == pytest.approx(residual, rel=1e-4)
 
 
+def interrupted_in_the_second_band():
+    """Return a solver of which the second run is stopped by a signal after one iteration."""
+    runs = []
+
+    def solver(problem, x0, **options):
+        runs.append(options.pop("checkpoint"))
+        if len(runs) == 2:
+            raise Interrupted(runs[1], 1, 15)
+        return lbfgs(problem, x0, **options)
+
+    return solver
+
+
 def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
-    options = fwi.Options(**SMALL, bands="10,all", iterations=2)
-    job_numbers(fwi.run, replace(options, out=str(folder / "whole")), comm)
+    options, completed = fwi.Options(**SMALL, bands="10,all", iterations=2), []
+    with monkeypatch.context() as patch:
+        patch.setattr("collops.apps.interruption.complete", lambda: completed.append(True))
+        job_numbers(fwi.run, replace(options, out=str(folder / "whole")), comm)
+    assert completed == [True]  # between the bands, a signal ends the job
     safe = replace(options, out=str(folder / "out"), checkpoint=str(folder / "saved"), every="1", resume=True)
-    jacobian, calls = Objective.jacobian, []
+    jacobian = Objective.jacobian
 
     def killed(self, x):
-        calls.append(x)
-        if len(calls) == 8:  # in the second iteration of the second band
+        if any(folder.glob("saved/band-2/iteration-*")):  # in the second iteration of the second band
             raise RuntimeError("killed")
         return jacobian(self, x)
 
@@ -125,7 +140,10 @@ def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
     for name in ("model", "residual_norms", "data_residual"):
         expected, found = (group_of(folder, out)[name][...] for out in ("whole", "out"))
         np.testing.assert_array_equal(found, expected)
-    for other in ({"noise": 0.5}, {"misfit": "envelope"}, {"smooth": 50.0}):
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="after iteration 3; resume from saved"):
+        patch.setattr(fwi, "lbfgs", interrupted_in_the_second_band())
+        fwi.invert(job_of(replace(options, checkpoint="saved"), comm), prepare(job_of(options, comm)), (1400.0, 5000.0))
+    for other in ({"noise": 0.5}, {"misfit": "envelope"}):
         with pytest.raises(CheckpointError, match="cannot be resumed"):
             job_numbers(fwi.run, replace(safe, **other), comm)
 
@@ -167,7 +185,7 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
     # The time step is that of the largest velocity, which only the synthetic survey knows.
     fastest = float(group_of(folder, "made").attrs["time_step"])
     numbers = job_numbers(fwi.run, fwi.Options(**shared, **sizes, out=str(folder / "out")), comm)
-    assert numbers["frequency"] == 18.0 and numbers["relative_error"] is None and numbers["time_step"] == fastest
+    assert numbers["frequency"] == 22.0 and numbers["relative_error"] is None and numbers["time_step"] == fastest
     made, read = group_of(folder, "made"), group_of(folder, "out")
     np.testing.assert_allclose(read["start"][...], made["start"][...], rtol=1e-6)
     np.testing.assert_array_equal(read["data"][...], made["data"][...])
@@ -182,7 +200,7 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
     assert sorted(path.name for path in (folder / "out" / "shots").iterdir()) == ["0.js", "1.js", "2.js"]
 
     # The wavelet of data from elsewhere is unknown: sources are points, the direct wave is muted or scaled.
-    elsewhere = fwi.Options(**shared, **sizes, misfit="correlation", out=str(folder / "other"), frequency=18.0)
+    elsewhere = fwi.Options(**shared, **sizes, misfit="correlation", out=str(folder / "other"), frequency=22.0)
     foreign = replace(prepare(job_of(elsewhere, comm)), own=False)
     scaled = fwi.calibrate(job_of(elsewhere, comm), replace(foreign, recording=foreign.recording.scaled(1 / 3)))
     best = fwi.calibrate(job_of(elsewhere, comm), foreign)

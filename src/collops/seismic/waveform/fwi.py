@@ -120,8 +120,9 @@ def run(job: Job[Options]) -> Findings:
     model, update, predicted and residual.
     """
     waves = prepare(job, job.options.max_velocity, _MARGIN)
+    bounds = bounds_of(job.options, waves)
     waves = calibrate(job, waves)
-    velocity, solution, norms = invert(job, waves, bounds_of(job.options, waves))
+    velocity, solution, norms = invert(job, waves, bounds)
     return describe(job, waves, velocity, solution, norms)
 
 

@@ -25,7 +25,7 @@ _FREQUENCY, _INTERVAL = 7.0, 0.004
 _STATION_DEPTH = 1.0  # of sources and receivers of the synthetic survey, in grid points
 _POINTS_PER_WAVELENGTH = 3.0  # of the highest frequency of a Ricker wavelet, below which dispersion is warned of
 _COPIES = 4  # of the traces at all time steps, in a product
-_HIGHEST = 2.5  # times the peak frequency: there a Ricker wavelet has 5 % of its largest amplitude
+_HIGHEST = 2.5  # times the peak frequency: there the spectrum of a Ricker wavelet is 3 % of its peak
 
 
 @dataclass(frozen=True)
