@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.ndimage import binary_dilation
 
 from collops import Diagonal, DistributedArray, LinearOperator
 from collops.extend.applications import Job
@@ -44,10 +45,10 @@ def compensated(image: np.ndarray, diagonal: np.ndarray) -> np.ndarray:
     return image / np.maximum(diagonal, _FLOOR * float(diagonal.max()) or 1.0)
 
 
-def laplacian(image: np.ndarray, grid: Grid) -> np.ndarray:
+def laplacian(image: np.ndarray, grid: Grid, water: np.ndarray) -> np.ndarray:
     r"""Return :math:`-\nabla^2` of an image, which removes its smooth part: waves scattered forwards [1]_.
 
-    Beyond the edges, the outermost values continue.
+    It is 0 in the water and next to it, where the image jumps. At the edges, second differences across them are 0.
 
     References
     ----------
@@ -56,6 +57,6 @@ def laplacian(image: np.ndarray, grid: Grid) -> np.ndarray:
     """
     result = np.zeros(image.shape)
     for axis, step in enumerate(grid.spacing):
-        edges = np.pad(image, [(1, 1) if other == axis else (0, 0) for other in range(image.ndim)], mode="edge")
-        result -= np.diff(edges, 2, axis=axis) / step**2
-    return result
+        inner = tuple(slice(1, -1) if other == axis else slice(None) for other in range(image.ndim))
+        result[inner] -= np.diff(image, 2, axis=axis) / step**2
+    return np.where(binary_dilation(water), 0.0, result)

@@ -74,7 +74,7 @@ def run(job: Job[Options]) -> Findings:
         diagonal = illumination(job, operator)
         image = compensated(adjoint, diagonal)
     if job.options.laplacian:
-        image = laplacian(image, waves.grid)
+        image = laplacian(image, waves.grid, waves.water)
     return describe(job, waves, Images(image, adjoint, diagonal), solution, data, predicted)
 
 
@@ -117,7 +117,9 @@ def describe(
         pictures["illumination"] = Picture(shown, "illumination", drawn=False)
     if waves.truth is not None:
         change = waves.truth - velocity
-        pictures["truth"] = Picture(laplacian(change, waves.grid) if options.laplacian else change, "true change")
+        pictures["truth"] = Picture(
+            laplacian(change, waves.grid, waves.water) if options.laplacian else change, "true change"
+        )
         error = best_relative_error(image, pictures["truth"].values)
     fitted = {"image_scale": solution.details["scale"], "compensated": options.compensate}
     filtered = "THE NEGATIVE LAPLACIAN OF " * options.laplacian
