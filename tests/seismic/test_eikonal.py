@@ -65,7 +65,7 @@ def form(request, monkeypatch):
             pytest.skip("needs a C++ compiler")
         kernel = request.getfixturevalue("kernel")
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-        monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
+        monkeypatch.setattr(device, "_kernel", lambda number, dtype, points, tilted: kernel)
         monkeypatch.setattr(device, "recorded", lambda work: work)
         return device.arrivals
     if request.param == "numpy":
@@ -141,7 +141,7 @@ def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
     """Rests have enough digits at the end of a large model, where times are thousands of cells."""
     kernel = HostKernel(tmp_path, np.dtype(np.float32), 8)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
+    monkeypatch.setattr(device, "_kernel", lambda number, dtype, points, tilted: kernel)
     monkeypatch.setattr(device, "_LARGE", 1)  # a warp visits several points
     monkeypatch.setattr(device, "recorded", lambda work: work)
     grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))

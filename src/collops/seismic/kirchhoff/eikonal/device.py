@@ -20,12 +20,13 @@ _SHARE = 0.1  # maximum part of the device's memory for the values of a batch
 
 
 @cache
-def _kernel(device: int, dtype: np.dtype, points: int) -> Any:
-    """Compile sweep.cu for one device and type; a warp visits `points` in turn."""
+def _kernel(device: int, dtype: np.dtype, points: int, tilted: bool) -> Any:
+    """Compile sweep.cu for one device and type, if `tilted` for anisotropic media; a warp visits `points` in turn."""
     import cupy
 
-    source = Path(__file__).with_name("sweep.cu").read_text(encoding="utf-8")
-    options = (f"-DPOINTS={points}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8))
+    names = ["sweep.cu", *["tilted.cu"] * tilted]
+    source = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
+    options = (f"-DPOINTS={points}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8), *["-DCOLLOPS_TILTED"] * tilted)
     with cupy.cuda.Device(device):
         return cuda_module(source, options).get_function("sweep_plane")
 
@@ -49,40 +50,58 @@ def arrivals(medium: Medium, sources: Sequence[Source], threads: int | None) -> 
     ]
     values = [_marked(source, medium) for source in lanes]
     rests.reshape(-1)[cupy.asarray(np.concatenate(places))] = cupy.asarray(np.concatenate(values))
-    _sweep_until_quiet(medium, rests, _described(lanes, groups, medium.dtype))
+    _sweep_until_quiet(medium, rests, *_described(lanes, groups, medium.dtype))
     for number, source in enumerate(sources):
         offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
         times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
-        times = (times + medium.dtype.type(source.slowness) * cupy.sqrt(sum(part**2 for part in offsets))).ravel()
+        times = (times + _straight(source, offsets)).ravel()
         # Straight rays cannot arrive before the first arrival.
         near = cupy.asarray(source.near)
         times[near] = cupy.minimum(times[near], cupy.asarray(source.straight.astype(medium.dtype)))
         yield times.reshape(medium.shape)
 
 
+def _straight(source: Source, offsets: Sequence[Any]) -> Any:
+    """Return `Source.straight_times` on the device."""
+    import cupy
+
+    if source.reference is not None:
+        return source.reference.times(offsets, cupy.asarray(source.reference.table.astype(offsets[0].dtype)))
+    return offsets[0].dtype.type(source.slowness) * cupy.sqrt(sum(part**2 for part in offsets))
+
+
 def _marked(source: Source, medium: Medium) -> np.ndarray:
     """Return the rests near a source in the form of the kernel: the lowest bit says whether they are fixed."""
-    distance = np.sqrt(sum(part**2 for part in source.offsets(medium))).ravel()[source.near]
-    rests = (source.straight - source.slowness * distance).astype(medium.dtype)
+    straight = source.straight_times(source.offsets(medium)).ravel()[source.near]
+    rests = (source.straight - straight).astype(medium.dtype)
     bits = rests.view(f"u{medium.dtype.itemsize}")
     return (bits & ~bits.dtype.type(1) | source.fixed).view(medium.dtype)
 
 
-def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> np.ndarray:
-    """Return the sources in the layout of the kernel."""
-    rows = np.array([[source.slowness, *source.offset] for source in lanes], dtype)
-    return np.ascontiguousarray(rows.reshape(groups, _LANES, 4).transpose(0, 2, 1))
+def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sources and their tables in the layout of the kernel."""
+    tilted = [[] if source.reference is None else [*source.reference.described[1:]] for source in lanes]
+    rows = np.array(
+        [[source.slowness, *source.offset, *more] for source, more in zip(lanes, tilted, strict=True)], dtype
+    )
+    tables = [source.reference.table for source in lanes if source.reference is not None] or [np.empty((0, 2))] * len(
+        lanes
+    )
+    of_lanes = np.stack(tables).astype(dtype).reshape(groups, _LANES, -1, 2)
+    sources = rows.reshape(groups, _LANES, -1).transpose(0, 2, 1)
+    return np.ascontiguousarray(sources), np.ascontiguousarray(of_lanes.transpose(0, 2, 3, 1))
 
 
-def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray) -> None:
+def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray, tables: np.ndarray) -> None:
     """Sweep until the sweeps from all corners have changed nothing."""
     import cupy
 
     points, kind = _POINTS if medium.points >= _LARGE else 1, medium.dtype.type
-    kernel = _kernel(cupy.cuda.Device().id, medium.dtype, points)
-    slowness, sources = cupy.asarray(medium.slowness.astype(medium.dtype)), cupy.asarray(described)
+    kernel = _kernel(cupy.cuda.Device().id, medium.dtype, points, medium.anisotropy is not None)
+    parameters = np.empty(0) if medium.anisotropy is None else medium.anisotropy
+    inputs = [cupy.asarray(part.astype(medium.dtype)) for part in (medium.slowness, described, parameters, tables)]
     flags, active = cupy.zeros(2, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
-    arguments = (rests, active, slowness, sources, flags, kind(TOLERANCE * medium.cell), kind(WAKE * medium.cell))
+    arguments = (rests, active, *inputs, flags, kind(TOLERANCE * medium.cell), kind(WAKE * medium.cell))
     arguments += (*map(kind, medium.spacing), *map(np.int32, medium.sizes))
     planes = _planes(medium.sizes, len(rests), points)
 
