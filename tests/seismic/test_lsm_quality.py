@@ -13,8 +13,9 @@ import pytest
 from collops.seismic.lsm import Options, angles, quality, run
 from collops.seismic.lsm.angles import by_angle
 from collops.seismic.lsm.moveout import RATIOS, picks, semblance, surrounding
-from collops.seismic.lsm.problem import Problem, recorded
+from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.quality import Gathers, Quality, field_bytes
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.signals import ricker_shape
 from collops.seismic.survey import Geometry, Grid, Survey, read
 from tests.apps.jobs import group_of, job_numbers

@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.extend.applications import local_stage
 from collops.seismic.lsm.moveout import write_picks
-from collops.seismic.lsm.problem import MOVEOUT_RESULTS
+from collops.seismic.lsm.options import MOVEOUT_RESULTS
 from collops.seismic.survey.segy import gather_traces
 
 if TYPE_CHECKING:

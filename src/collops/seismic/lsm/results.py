@@ -25,8 +25,9 @@ from collops.extend.applications import (
 from collops.seismic.lsm.amplitudes import field_bytes as field_bytes_of_avo
 from collops.seismic.lsm.gather_files import gather_files, pick_files
 from collops.seismic.lsm.inversion import ITERATIONS, Migration
+from collops.seismic.lsm.options import SEGY_RESULTS, Options
 from collops.seismic.lsm.page import section, write_page
-from collops.seismic.lsm.problem import SEGY_RESULTS, Options, Problem
+from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
