@@ -27,6 +27,7 @@ from collops.extend.applications import (
 )
 from collops.seismic.conditioning import Conditioning, parse_gain, parse_mute, parse_range, read_table
 from collops.seismic.segy import SegyFile, require_segyio
+from collops.seismic.streams import located
 from collops.seismic.survey.segy import parse_places
 from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
@@ -509,12 +510,12 @@ class Options(CommonOptions):
         }
         if "ground-roll" in ranges and not 0 < ranges["ground-roll"][0] < ranges["ground-roll"][1] < np.inf:
             raise InputError(f"--ground-roll needs two positive speeds in m/s, such as 150,600, not {self.ground_roll}")
-        edits = None if self.edit is None else read_table(Path(self.edit), (3,), "field record, channel and 0 or -1")
+        edits = None if self.edit is None else read_table(located(self.edit), (3,), "field record, channel and 0 or -1")
         if edits is not None and not np.isin(edits[:, 2], (0, -1)).all():
             raise InputError(f"each line of {self.edit} must end with 0 (leave the trace out) or -1 (reverse it)")
         weights: np.ndarray | str | None = self.trace_weights
         if weights is not None and weights != "balance":
-            weights = read_table(Path(weights), (3,), "field record, channel and weight")
+            weights = read_table(located(weights), (3,), "field record, channel and weight")
             if (weights[:, 2] < 0).any():
                 raise InputError(f"weights in {self.trace_weights} must not be negative: use 0 to exclude traces")
         return Conditioning(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collops.errors import InputError
-from collops.extend.applications import digits, local_stage
+from collops.extend.applications import Url, digits, local_stage
 from collops.extend.communication import raised_together
 from collops.extend.engines import Engine, engine
 from collops.seismic.conditioning import Conditioned, Conditioning, Mute, bandpass
@@ -238,7 +238,7 @@ def _wavelet_for(
         if band is None:
             return None, number
         wavelet = ricker(number, interval)[0]
-    elif isinstance(kind, Path):
+    elif isinstance(kind, Path | Url):
         wavelet = make_wavelet(kind, samples, interval)
     elif text is not None:
         wavelet, band = from_power(power, samples, interval), None

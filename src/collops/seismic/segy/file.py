@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -51,7 +50,7 @@ from collops.seismic.segy.start import (
     start_of,
     varying_traces,
 )
-from collops.seismic.streams import located, opened
+from collops.seismic.streams import Location, Source, located, opened, read_exactly
 from collops.seismic.su import is_su, su_sampling
 
 OTHER_TRACES = range(2, 9)
@@ -65,7 +64,7 @@ _CHECKED = 16  # traces with padding that are read, to check that it is zero
 class SegyFile:
     """A SEG-Y file whose size agrees with its headers; from `SegyFile.inspect`."""
 
-    path: Path | str  # a URL if it is a str
+    path: Location
     endian: str  # ``"big"`` or ``"little"``
     samples: int  # of a trace
     traces: int
@@ -82,7 +81,7 @@ class SegyFile:
     places: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
     @classmethod
-    def inspect(cls, path: str | Path) -> SegyFile:
+    def inspect(cls, path: Source) -> SegyFile:
         """Read the size and the binary header of a file; of a file of Seismic Unix (.su) the first trace header."""
         path = located(path)
         size, head = start_of(path)
@@ -298,13 +297,12 @@ class SegyFile:
                     trace = int(trace)
                     begin = self.first + trace * self._trace_bytes if self.varying is None else self.varying[1, trace]
                     file.seek(int(begin) + skip)
-                    view = memoryview(row)  # pyright: ignore[reportArgumentType] - it is a buffer
-                    while view and (got := file.readinto(view)):
-                        view = view[got:]
-                    if view:
+                    if not read_exactly(file, memoryview(row)):  # pyright: ignore[reportArgumentType] - it is a buffer
                         raise InputError(f"{self.path} has become shorter: copy it again")
         except OSError as problem:
-            raise InputError(f"{self.path} cannot be read ({problem.strerror}): check its permissions") from None
+            raise InputError(
+                f"{self.path} cannot be read ({problem.strerror or problem}): check its permissions"
+            ) from None
         return result
 
 
@@ -314,6 +312,6 @@ def require_segyio() -> None:
         raise InputError("SEG-Y needs the package segyio: install collops[segy]")
 
 
-def is_segy(path: str | Path | None) -> bool:
+def is_segy(path: Source | None) -> bool:
     """Return whether a file has a suffix of SEG-Y or SU."""
-    return path is not None and Path(path).suffix.lower() in (".sgy", ".segy", ".su")
+    return path is not None and located(path).suffix.lower() in (".sgy", ".segy", ".su")

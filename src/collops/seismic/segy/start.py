@@ -23,10 +23,10 @@ from collops.seismic.segy.layout import (
     decoded,
     number_at,
 )
-from collops.seismic.streams import opened, size_of
+from collops.seismic.streams import Location, opened, read_exactly, size_of
 
 
-def start_of(path: Path | str) -> tuple[int, bytes]:
+def start_of(path: Location) -> tuple[int, bytes]:
     """Return the size of a file that is not empty, and the bytes of its textual and binary header."""
     try:
         if isinstance(path, Path) and path.is_dir():
@@ -35,20 +35,22 @@ def start_of(path: Path | str) -> tuple[int, bytes]:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist: check the path of the SEG-Y file") from None
     except OSError as problem:
-        raise InputError(f"{path} cannot be read ({problem.strerror}): check its permissions") from None
+        raise InputError(f"{path} cannot be read ({problem.strerror or problem}): check its permissions") from None
     if size == 0:
         raise InputError(f"{path} is empty: copy the SEG-Y file again")
     return size, head
 
 
-def bytes_at(path: Path | str, size: int, position: int) -> bytes:
+def bytes_at(path: Location, size: int, position: int) -> bytes:
     """Read at most `size` bytes at a position of a file or URL."""
+    result = bytearray(size)
     with opened(path) as file:
         file.seek(position)
-        return file.read(size)
+        read_exactly(file, memoryview(result))
+        return bytes(result[: max(0, file.tell() - position)])
 
 
-def byte_order(path: Path | str, head: bytes) -> str:
+def byte_order(path: Location, head: bytes) -> str:
     """Return the byte order that a file of revision 2 specifies, else the order in which its format code is valid."""
     named = int.from_bytes(head[ORDER - 1 : ORDER + 3], "big")
     if named in (0x02010403, 0x03040102):
@@ -61,7 +63,7 @@ def byte_order(path: Path | str, head: bytes) -> str:
     raise InputError(f"{path} cannot be read as SEG-Y: its sample format code is {code}")
 
 
-def end_of_texts(path: Path | str, extended: int) -> int:
+def end_of_texts(path: Location, extended: int) -> int:
     """Return the end of the textual headers after the binary header; the last of an unknown number is marked."""
     position = TEXT_BYTES + BINARY_BYTES
     if extended <= 0x7FFF:
@@ -79,7 +81,7 @@ def end_of_texts(path: Path | str, extended: int) -> int:
 
 
 def varying_traces(
-    path: Path | str, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
+    path: Location, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
 ) -> np.ndarray | None:
     """Return the number of samples and the first byte of each trace in a file of traces of different lengths.
 
