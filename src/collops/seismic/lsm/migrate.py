@@ -181,7 +181,7 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         return None
     with job.stage("common-image gathers"):
         images = {"adjoint_image": migration.adjoint, "image": migration.image}
-        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_columns)
+        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_counts)
         return examine(problem, data.modelling, *traces, images, *sizes, job.engine)
 
 

@@ -401,6 +401,12 @@ class Options(CommonOptions):
         option("Number of positions along the line with common-image gathers.", METHOD, show_default="5"),
         AtLeast(1),
     ] = None
+    gather_lines: Annotated[
+        int | None,
+        option("Number of positions across the line (y) with common-image gathers, in 3-D.", METHOD, show_default="1"),
+        AtLeast(1),
+        RecordedOnly(),
+    ] = None
     avo: Annotated[
         bool,
         option("Fit intercept and gradient to the amplitudes of the angle gathers. Writes avo.png.", METHOD, "--avo"),
@@ -422,6 +428,11 @@ class Options(CommonOptions):
             *(Path(self.out) / name for name in ("result.html", "shots", *names)),
             *self.survey_files,
         ]
+
+    @property
+    def gather_counts(self) -> tuple[int | None, int | None]:
+        """The numbers of positions of gathers along the line and across it."""
+        return self.gather_columns, self.gather_lines
 
     @property
     def survey_files(self) -> list[Path]:
@@ -451,8 +462,9 @@ class Options(CommonOptions):
         self.image_ranges()
         self.corrections()
         self.check_illumination(self.weighting)
-        if self.gather_columns is not None and self.gathers is None:
-            raise InputError("--gather-columns needs --gathers: pass both, or omit it")
+        for name in ("gather-columns", "gather-lines"):
+            if getattr(self, name.replace("-", "_")) is not None and self.gathers is None:
+                raise InputError(f"--{name} needs --gathers: pass both, or omit it")
         if self.avo and (self.gathers or 0) < 3:
             raise InputError("--avo needs --gathers with at least 3 classes: pass it, or omit --avo")
         if self.weight is not None and self.regularise is None:

@@ -80,6 +80,8 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     grid = survey.grid(model, **sizes)
     velocity = _smoothed(options, survey.velocity(model, grid), grid, notes)
     with raised_together():
+        if options.gather_lines is not None and grid.ny is None:
+            raise InputError("--gather-lines needs a 3-D survey: omit it, or pass --dims 3")
         target = _target(options, grid)
         wavelet, frequency = _wavelet_for(options, survey, power, conditioning.band)
         survey.check(velocity, grid, frequency)
