@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.conditioning import read_table
+from collops.seismic.streams import Location
 
 KINDS = {
     "depth": "depth (m) and velocity (m/s)",
@@ -41,7 +41,7 @@ class Profiles:
         return np.stack([np.interp(x, self.positions, row) for row in rows.T], axis=1)
 
 
-def read_profiles(path: Path, kind: str) -> Profiles:
+def read_profiles(path: Location, kind: str) -> Profiles:
     """Read velocities from a text file with two columns, `KINDS`, or with the distance along the line (m) before them.
 
     Velocities change linearly between depths, or between times of interval velocities; RMS velocities define layers of
@@ -152,7 +152,7 @@ def in_depth(columns: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> tup
     return depth, velocity
 
 
-def described(path: Path | str, kind: str, depth: np.ndarray, end: float) -> str:
+def described(path: Location, kind: str, depth: np.ndarray, end: float) -> str:
     """Return a sentence about the conversion of velocities in time to depth; `end` is the last time, in s."""
     dix = "RMS velocities to interval velocities by Dix's equation, and " if kind == "rms" else "interval velocities "
     return (

@@ -26,6 +26,7 @@ from collops.seismic.signals import (
     power_spectrum,
     ricker,
 )
+from collops.seismic.streams import Source, Stream, located
 from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
@@ -48,13 +49,13 @@ _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
 def read(
-    path: str | Path,
+    path: Source,
     comm: Communicator | None = None,
     *,
     dims: int | None = None,
     statics: Statics | None = None,
     header: Sequence[str] = (),
-    geometry: Sequence[str | Path] = (),
+    geometry: Sequence[Source] = (),
 ) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
@@ -63,12 +64,13 @@ def read(
 
     Parameters
     ----------
-    path : str or Path
-        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su), or the URL of one for the package fsspec; or a Zarr
-        group, or the array of traces in a group, that xarray, MDIO
-        (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
-        source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths with the suffix
-        .zarr, are read as Zarr.
+    path : str, Path or file object
+        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su); or a Zarr group, or the array of traces in a group,
+        that xarray, MDIO (version 1) or this library wrote: the array's last axis is time, and the arrays
+        source_coord_x, source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths
+        with the suffix .zarr, are read as Zarr. All may be URLs for the package fsspec. SEG-Y and SU may be an open
+        binary file object, with the methods read and seek, that stays open while traces are read: on every rank an
+        object of its own, with the same bytes. SU needs an attribute ``name`` with its suffix.
     comm : Communicator, optional
         The ranks that share the survey; the world by default.
     dims : {2, 3}, optional
@@ -79,7 +81,7 @@ def read(
     header : sequence of str
         Fields of SEG-Y trace headers that are not at their standard bytes, such as ``"source_x=181"``, or
         ``"source_x=181:f4"`` with a type i2, i4, i8, f4 or f8. Bytes after 240 are in additional headers.
-    geometry : sequence of str or Path
+    geometry : sequence of str, Path or file object
         Files with the positions, instead of the trace headers of SEG-Y: the S, R and X files of SPS, or P1/90 files.
 
     Returns
@@ -103,12 +105,13 @@ def read(
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        if not is_zarr(path):
-            headers = segy.read_headers(path, dims, statics, header, geometry)
+        location = located(path)
+        if isinstance(location, Stream) or not is_zarr(location):
+            headers = segy.read_headers(location, dims, statics, header, geometry)
         elif header or geometry:
             raise InputError(f"--header and --geometry are for SEG-Y and SU, not for {path}: omit them")
         else:
-            headers = zarr.read_headers(path, dims, statics)
+            headers = zarr.read_headers(location, dims, statics)
     return Survey(headers.geometry, comm, headers)
 
 
@@ -271,14 +274,16 @@ class Survey:
         ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
 
-    def model(self, velocity: Model | float | str | Path, *, inline: int | None = None) -> Model:
+    def model(self, velocity: Model | float | Source | tuple[str, Source], *, inline: int | None = None) -> Model:
         """Read a velocity and check its units. Collective.
 
         Parameters
         ----------
-        velocity : number, str, Path or array
+        velocity : number, str, Path, file object, tuple or array
             Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, a text
-            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid.
+            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid. ``FILE`` may be
+            a URL for the package fsspec. An open binary file object holds text or SEG-Y in depth; ``("time", file)``
+            and ``("rms", file)`` are the other kinds.
         inline : int, optional
             Inline of a SEG-Y velocity volume for a 2-D survey; by default the middle one.
 
@@ -293,7 +298,7 @@ class Survey:
             self._warn(check_speed(model, name))
         return model
 
-    def grid(self, velocity: Model | float | str | Path, **numbers: Any) -> Grid:
+    def grid(self, velocity: Model | float | Source | tuple[str, Source], **numbers: Any) -> Grid:
         """Choose an image grid that covers the survey; numbers that are not None are kept. Collective.
 
         Parameters
@@ -327,7 +332,7 @@ class Survey:
                 grid = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
         return grid
 
-    def velocity(self, velocity: Model | float | str | Path, grid: Grid) -> np.ndarray:
+    def velocity(self, velocity: Model | float | Source | tuple[str, Source], grid: Grid) -> np.ndarray:
         """Return a velocity at the points of a grid that contains the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
@@ -379,7 +384,7 @@ class Survey:
 
     def operator(
         self,
-        velocity: Model | float | str | Path,
+        velocity: Model | float | Source | tuple[str, Source],
         grid: Grid,
         *,
         frequency: float | None = None,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import not_finite, open_array
 from collops.seismic.segy import TIMING, SegyFile, is_segy, other_intervals, scaled, start_time, uses_degrees
-from collops.seismic.streams import located
+from collops.seismic.streams import Location, Stream, located
 from collops.seismic.survey.geometry import Grid, Line
 from collops.seismic.survey.profiles import KINDS, Profiles, described, in_depth, layers, read_profiles
 
@@ -73,7 +73,7 @@ Model = Gradient | Volume | Profiles | np.ndarray
 class VelocityFile(NamedTuple):
     """A file with velocities."""
 
-    path: Path | str  # a URL if it is a str
+    path: Location
     kind: str = "depth"  # a key of `KINDS`
 
     @property
@@ -84,13 +84,13 @@ class VelocityFile(NamedTuple):
     @property
     def is_npy(self) -> bool:
         """Whether it is a NumPy file."""
-        return Path(self.path).suffix.lower() == ".npy"
+        return self.path.suffix.lower() == ".npy"
 
     def check(self) -> None:
         """Raise `InputError` if the file cannot be read; reads only headers of SEG-Y."""
         if self.is_segy:
             SegyFile.inspect(self.path)
-        elif not Path(self.path).is_file():
+        elif not (isinstance(self.path, Stream) or self.path.is_file()):
             raise InputError(f"{self.path} does not exist: check the path of the velocity file")
 
 
@@ -105,14 +105,26 @@ def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
         return velocity
     if isinstance(velocity, np.ndarray) and velocity.ndim:
         return _checked_values(velocity, dims, "the velocity")
-    parsed = VelocityFile(velocity) if isinstance(velocity, Path) else parse_velocity(str(velocity))
+    parsed = _parsed(velocity)
     if isinstance(parsed, Gradient):
         return parsed
     if parsed.is_npy:
-        return read_npy(Path(parsed.path), dims)
+        return read_npy(parsed.path, dims)
     if not parsed.is_segy:
-        return read_profiles(Path(parsed.path), parsed.kind)
+        return read_profiles(parsed.path, parsed.kind)
     return read_section(parsed.path, inline, parsed.kind) if dims == 2 else read_volume(parsed.path, parsed.kind)
+
+
+def _parsed(velocity: Any) -> Gradient | VelocityFile:
+    """Return a formula, or a file from its text, its path, an open file, or a pair of the kind and one of these."""
+    if isinstance(velocity, tuple):
+        kind, file = velocity if len(velocity) == 2 else (None, None)
+        if kind not in KINDS:
+            raise InputError(f"a pair of a kind of velocity and its file must begin with {', '.join(KINDS)}: {_HELP}")
+        return VelocityFile(located(file), kind)  # type: ignore[arg-type]
+    if isinstance(velocity, str | numbers.Real | np.ndarray):
+        return parse_velocity(str(velocity))
+    return VelocityFile(located(velocity))
 
 
 def parse_velocity(text: str) -> Gradient | VelocityFile:
@@ -123,10 +135,10 @@ def parse_velocity(text: str) -> Gradient | VelocityFile:
     """
     kind, colon, path = text.partition(":")
     if colon and kind in KINDS:
-        if Path(path).suffix.lower() == ".npy":
+        if located(path).suffix.lower() == ".npy":
             raise InputError(f"{path} holds velocities in depth, at the points of the image: omit {kind}:")
         return VelocityFile(located(path), kind)
-    if Path(text).suffix.lower() == ".npy" or is_segy(text):
+    if located(text).suffix.lower() == ".npy" or is_segy(text):
         return VelocityFile(located(text))
     surface = gradient = 0.0
     position = 0
@@ -147,8 +159,10 @@ def parse_velocity(text: str) -> Gradient | VelocityFile:
     return Gradient(surface, gradient)
 
 
-def read_npy(path: Path, dims: int = 2) -> np.ndarray:
+def read_npy(path: Location, dims: int = 2) -> np.ndarray:
     """Read velocities of shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``, in m/s from a NumPy file, as float64."""
+    if isinstance(path, Stream):
+        raise InputError(f"{path} is an open NumPy file: pass the array, numpy.load(file), as the velocity")
     return _checked_values(open_array(path, ())[0], dims, str(path))
 
 
@@ -164,7 +178,7 @@ def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
     return velocity
 
 
-def read_section(path: Path | str, inline: int | None = None, kind: str = "depth") -> Section:
+def read_section(path: Location, inline: int | None = None, kind: str = "depth") -> Section:
     """Read one vertical section of velocities from a SEG-Y file.
 
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
@@ -191,7 +205,7 @@ def read_section(path: Path | str, inline: int | None = None, kind: str = "depth
     return Section(velocity, depth, east[order], north[order], distance, inline, notes=tuple(notes))
 
 
-def read_volume(path: Path | str, kind: str = "depth") -> Volume:
+def read_volume(path: Location, kind: str = "depth") -> Volume:
     """Read all velocities from a SEG-Y file; see `read_section` for the bytes, and for the kind."""
     file, _, east, north, axis, notes = _columns_of(path, kind)
     velocity, depth = _velocities(file, np.arange(file.traces), axis, kind, notes)
@@ -199,7 +213,7 @@ def read_volume(path: Path | str, kind: str = "depth") -> Volume:
 
 
 def _columns_of(
-    path: Path | str, kind: str
+    path: Location, kind: str
 ) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, list[str]]:
     """Return a file, its headers, easting and northing of its traces, depths (m) or times (s) of samples, and notes."""
     file = SegyFile.inspect(path)
