@@ -32,6 +32,7 @@ from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
+from collops.seismic.survey.anisotropy import described
 from collops.seismic.survey.segy import image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
@@ -147,6 +148,7 @@ def _numbers(
         "conditioning": problem.conditioning or None,
         "statics": None if problem.survey.headers is None else ", ".join(problem.survey.headers.statics) or None,
         "mode": problem.mode,
+        "anisotropy": None if problem.thomsen is None else described(problem.thomsen),
         "amplitude": problem.weighting.amplitude,
         "aperture": problem.weighting.aperture,
         "max_dip": problem.weighting.dip,

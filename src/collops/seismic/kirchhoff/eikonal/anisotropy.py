@@ -42,6 +42,35 @@ _NEWTON_STEPS = 8
 _LARGEST_RATIO = 4.0  # of 1 + 2 delta to 1 + 2 epsilon, where the slowness surface ceases to be convex
 
 
+@dataclass(frozen=True)
+class Thomsen:
+    """The anisotropy of a medium in which P waves travel along an axis of symmetry with the velocity of the model.
+
+    Parameters
+    ----------
+    epsilon, delta : float or array
+        Thomsen's parameters: numbers, or values of the shape of the model.
+    tilt, azimuth : float or array
+        Direction of the axis in degrees, likewise: from the vertical, and in 3-D from x towards y; for the signs see
+        :func:`first_arrivals`.
+
+    Examples
+    --------
+    >>> from collops.seismic.kirchhoff import Thomsen, TravelTimes
+    >>> TravelTimes("eikonal", 2000.0, thomsen=Thomsen(0.2, 0.1, tilt=30.0)).thomsen.epsilon
+    0.2
+    """
+
+    epsilon: Any = 0.0
+    delta: Any = 0.0
+    tilt: Any = 0.0
+    azimuth: Any = 0.0
+
+    def parameters(self, grid: ImageGrid) -> np.ndarray | None:
+        """Return `parameters_of` these values."""
+        return parameters_of(grid, self.epsilon, self.delta, self.tilt, self.azimuth)
+
+
 def parameters_of(
     grid: ImageGrid, epsilon: ArrayLike, delta: ArrayLike, tilt: ArrayLike, azimuth: ArrayLike
 ) -> np.ndarray | None:

@@ -107,7 +107,7 @@ def first_arrivals(
     >>> medium = {"velocity": np.full((31, 41), 2000.0), "epsilon": 0.2, "delta": 0.1}
     >>> (times,) = first_arrivals((x, z), [(0.0, 0.0)], **medium, engine="numpy")
     >>> round(float(times[30, 0]), 6)  # 300 m across the axis, 1.4 ** 0.5 times as fast
-    0.12677
+    0.126773
     """
     if len(axes) not in (2, 3):
         raise InputError(f"axes must be (x, z) or (y, x, z), not {len(axes)} arrays")

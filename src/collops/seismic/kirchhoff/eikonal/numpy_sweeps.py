@@ -44,7 +44,7 @@ class _Sweeps:
         everywhere = np.indices(padded).reshape(3, -1) - _MARGIN
         for column, source in enumerate(sources):
             apart = np.array(medium.spacing)[:, np.newaxis] * everywhere + source.offset[:, np.newaxis]
-            self._straight[:, column] = source.straight_times(apart)
+            self._straight[:, column] = source.straight_times(list(apart))
             self._times[self._inside[source.near], column] = source.straight
             self._fixed[self._inside[source.near[source.fixed]], column] = True
         # The slopes of the times along straight rays, (axes, points, sources), in anisotropic media.
