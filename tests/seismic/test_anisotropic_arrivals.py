@@ -68,6 +68,7 @@ def form(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
         monkeypatch.setattr(device, "_kernel", lambda *arguments: kernel)
         monkeypatch.setattr(device, "recorded", lambda work: work)
+        monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
         return device.arrivals
     if request.param == "numpy":
         find = importlib.util.find_spec

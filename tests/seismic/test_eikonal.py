@@ -67,6 +67,7 @@ def form(request, monkeypatch):
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
         monkeypatch.setattr(device, "_kernel", lambda number, dtype, points, tilted: kernel)
         monkeypatch.setattr(device, "recorded", lambda work: work)
+        monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
         return device.arrivals
     if request.param == "numpy":
         find = importlib.util.find_spec
@@ -144,6 +145,7 @@ def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "_kernel", lambda number, dtype, points, tilted: kernel)
     monkeypatch.setattr(device, "_LARGE", 1)  # a warp visits several points
     monkeypatch.setattr(device, "recorded", lambda work: work)
+    monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
     grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))
     velocity, position = np.broadcast_to(1500 + 0.3 * grid.axes[1], grid.shape), np.array([20.0, 11990.0])
     source = medium.Source.at(position, grid, velocity)

@@ -121,7 +121,5 @@ def first_arrivals(
             raise InputError(f"positions must lie within the grid: {name} from {axis[0]:g} to {axis[-1]:g} m")
     anisotropy = parameters_of(grid, epsilon, delta, tilt, azimuth)
     kernels, medium = _kernels_of(engine_called(engine)), Medium.of(grid, speed, np.dtype(dtype), anisotropy)
-    at_a_time = kernels.at_a_time(medium, threads)
-    for first in range(0, len(places), at_a_time):
-        sources = [Source.at(position, grid, speed, anisotropy) for position in places[first : first + at_a_time]]
-        yield from kernels.arrivals(medium, sources, threads)
+    sources = (Source.at(position, grid, speed, anisotropy) for position in places)
+    yield from kernels.arrivals(medium, sources, threads)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,25 @@ def _kernel(device: int, dtype: np.dtype, points: int, tilted: bool) -> Any:
         return cuda_module(source, options).get_function("sweep_plane")
 
 
-def at_a_time(medium: Medium, threads: int | None) -> int:
+def _at_a_time(medium: Medium) -> int:
     """Return how many sources are computed at once."""
     group = _LANES * medium.points * medium.dtype.itemsize
     return _LANES * max(1, int(_SHARE * memory_of(engine_called("cupy")) / group))
 
 
-def arrivals(medium: Medium, sources: Sequence[Source], threads: int | None) -> Iterator[LocalArray]:
+def arrivals(medium: Medium, sources: Iterable[Source], threads: int | None) -> Iterator[LocalArray]:
     """Yield the times from each source; see `first_arrivals`."""
+    import cupy
+
+    at_a_time, left = _at_a_time(medium), iter(sources)
+    parameters = np.empty(0) if medium.anisotropy is None else medium.anisotropy
+    of_medium = [cupy.asarray(part.astype(medium.dtype)) for part in (medium.slowness, parameters)]
+    while batch := list(islice(left, at_a_time)):
+        yield from _arrivals(medium, of_medium, batch)
+
+
+def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source]) -> Iterator[LocalArray]:
+    """Yield the times from each source of a batch; `of_medium` are the slowness and the anisotropy on the device."""
     import cupy
 
     groups, points = -(-len(sources) // _LANES), medium.points
@@ -50,7 +62,7 @@ def arrivals(medium: Medium, sources: Sequence[Source], threads: int | None) -> 
     ]
     values = [_marked(source, medium) for source in lanes]
     rests.reshape(-1)[cupy.asarray(np.concatenate(places))] = cupy.asarray(np.concatenate(values))
-    _sweep_until_quiet(medium, rests, *_described(lanes, groups, medium.dtype))
+    _sweep_until_quiet(medium, rests, of_medium, *_described(lanes, groups, medium.dtype))
     for number, source in enumerate(sources):
         offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
         times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
@@ -72,8 +84,10 @@ def _straight(source: Source, offsets: Sequence[Any]) -> Any:
 
 def _marked(source: Source, medium: Medium) -> np.ndarray:
     """Return the rests near a source in the form of the kernel: the lowest bit says whether they are fixed."""
-    straight = source.straight_times(source.offsets(medium)).ravel()[source.near]
-    rests = (source.straight - straight).astype(medium.dtype)
+    # At these points only: all points of a large grid take longer than the sweeps.
+    at_points = np.unravel_index(source.near, medium.sizes)
+    offsets = [part.ravel()[number] for part, number in zip(source.offsets(medium), at_points, strict=True)]
+    rests = (source.straight - source.straight_times(offsets)).astype(medium.dtype)
     bits = rests.view(f"u{medium.dtype.itemsize}")
     return (bits & ~bits.dtype.type(1) | source.fixed).view(medium.dtype)
 
@@ -92,16 +106,27 @@ def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> tuple[n
     return np.ascontiguousarray(sources), np.ascontiguousarray(of_lanes.transpose(0, 2, 3, 1))
 
 
-def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray, tables: np.ndarray) -> None:
+def _sweep_until_quiet(
+    medium: Medium, rests: Any, of_medium: Sequence[Any], described: np.ndarray, tables: np.ndarray
+) -> None:
     """Sweep until the sweeps from all corners have changed nothing."""
     import cupy
 
     points, kind = _POINTS if medium.points >= _LARGE else 1, medium.dtype.type
     kernel = _kernel(cupy.cuda.Device().id, medium.dtype, points, medium.anisotropy is not None)
-    parameters = np.empty(0) if medium.anisotropy is None else medium.anisotropy
-    inputs = [cupy.asarray(part.astype(medium.dtype)) for part in (medium.slowness, described, parameters, tables)]
+    (slowness, parameters), sources, on_device = of_medium, cupy.asarray(described), cupy.asarray(tables)
     flags, active = cupy.zeros(2, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
-    arguments = (rests, active, *inputs, flags, kind(TOLERANCE * medium.cell), kind(WAKE * medium.cell))
+    arguments = (
+        rests,
+        active,
+        slowness,
+        sources,
+        parameters,
+        on_device,
+        flags,
+        kind(TOLERANCE * medium.cell),
+        kind(WAKE * medium.cell),
+    )
     arguments += (*map(kind, medium.spacing), *map(np.int32, medium.sizes))
     planes = _planes(medium.sizes, len(rests), points)
 
