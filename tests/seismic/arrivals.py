@@ -67,10 +67,10 @@ def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.n
 class HostKernel:
     """The kernel of sweep.cu; the threads of all blocks run in turn."""
 
-    def __init__(self, folder: Path, dtype: np.dtype, points: int, tilted: bool = False) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype, tilted: bool = False) -> None:
         driver, library = folder / "driver.cpp", folder / "sweep.so"
         driver.write_text(DRIVER)
-        command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20", f"-DPOINTS={points}"]
+        command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20"]
         for name, file in (("SOURCE", "sweep.cu"), ("TILTED", "tilted.cu")):
             command.append(f'-D{name}="{Path(package.__file__).with_name(file)}"')
         command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-DCOLLOPS_TILTED"] * tilted

@@ -55,7 +55,7 @@ def group_time(offset: np.ndarray, epsilon: float, delta: float, tilt: float, az
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64), 1, True)
+    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64), True)
 
 
 @pytest.fixture(params=["numba", "numpy", "cuda"])

@@ -16,18 +16,17 @@ from collops.extend.engines import engine as engine_called
 from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _LANES, _ROWS = 32, 8  # as in sweep.cu
-_LARGE, _POINTS = 1 << 22, 8  # points of a grid from which on a warp visits so many points
 _SHARE = 0.1  # maximum part of the device's memory for the values of a batch
 
 
 @cache
-def _kernel(device: int, dtype: np.dtype, points: int, tilted: bool) -> Any:
-    """Compile sweep.cu for one device and type, if `tilted` for anisotropic media; a warp visits `points` in turn."""
+def _kernel(device: int, dtype: np.dtype, tilted: bool) -> Any:
+    """Compile sweep.cu for one device and type, if `tilted` for anisotropic media."""
     import cupy
 
     names = ["sweep.cu", *["tilted.cu"] * tilted]
     source = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
-    options = (f"-DPOINTS={points}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8), *["-DCOLLOPS_TILTED"] * tilted)
+    options = (*["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8), *["-DCOLLOPS_TILTED"] * tilted)
     with cupy.cuda.Device(device):
         return cuda_module(source, options).get_function("sweep_plane")
 
@@ -112,8 +111,7 @@ def _sweep_until_quiet(
     """Sweep until the sweeps from all corners have changed nothing."""
     import cupy
 
-    points, kind = _POINTS if medium.points >= _LARGE else 1, medium.dtype.type
-    kernel = _kernel(cupy.cuda.Device().id, medium.dtype, points, medium.anisotropy is not None)
+    kind, kernel = medium.dtype.type, _kernel(cupy.cuda.Device().id, medium.dtype, medium.anisotropy is not None)
     (slowness, parameters), sources, on_device = of_medium, cupy.asarray(described), cupy.asarray(tables)
     flags, active = cupy.zeros(2, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
     arguments = (
@@ -128,7 +126,7 @@ def _sweep_until_quiet(
         kind(WAKE * medium.cell),
     )
     arguments += (*map(kind, medium.spacing), *map(np.int32, medium.sizes))
-    planes = _planes(medium.sizes, len(rests), points)
+    planes = _planes(medium.sizes, len(rests))
 
     def sweep(corner: int) -> None:
         for blocks, plane in planes:
@@ -157,15 +155,13 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
     return lambda: graph.launch(cupy.cuda.get_current_stream())
 
 
-def _planes(
-    sizes: tuple[int, ...], groups: int, points: int
-) -> list[tuple[tuple[int, int, int], tuple[np.int32, ...]]]:
-    """Return the blocks of each plane, its level, and its first points along two axes; a warp visits `points`."""
+def _planes(sizes: tuple[int, ...], groups: int) -> list[tuple[tuple[int, int, int], tuple[np.int32, ...]]]:
+    """Return the blocks of each plane, its level, and its first points along two axes."""
     size0, size1, size2 = sizes
     planes = []
     for level in range(size0 + size1 + size2 - 2):
         first0, last0 = max(0, level - (size1 - 1) - (size2 - 1)), min(size0 - 1, level)
         first1, last1 = max(0, level - last0 - (size2 - 1)), min(size1 - 1, level - first0)
-        blocks = (-(-(last1 - first1 + 1) // (_ROWS * points)), last0 - first0 + 1, groups)
+        blocks = (-(-(last1 - first1 + 1) // _ROWS), last0 - first0 + 1, groups)
         planes.append((blocks, tuple(map(np.int32, (level, first0, first1)))))
     return planes

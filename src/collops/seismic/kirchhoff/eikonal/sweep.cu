@@ -5,8 +5,8 @@
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
-// compile-with: -DPOINTS=1
-// compile-with: -DPOINTS=8 -DCOLLOPS_DOUBLE
+// compile-with: -DCOLLOPS_DOUBLE
+// compile-with:
 //
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
@@ -14,8 +14,8 @@
 // media (groups, 8, LANES), then 1 + 2 epsilon and the symmetry axis at the source, with parameters (points, 5) as in anisotropy.py and
 // tables (groups, CELLS + 1, 2, LANES); otherwise these two are not read. flags[0] is set
 // if any rest changes by more than `tolerance`, in metres, times the slowness; neighbours become active if it does by more than `least`.
-// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS x POINTS points along the second axis, a point
-// along the first axis, groups): a warp computes POINTS in turn, most of which are not active on large grids. A plane grid has one point along the first axis.
+// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS points along the second axis, a point along the
+// first axis, groups). A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -65,19 +65,29 @@ struct Upwind {
     Real value, inverse;
 };
 
-// The scheme for the side whose neighbour is `stride` before, at the time `time`; it is the `number`-th but one. For sides after a point
-// the spacing is negative. Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the
+// The rests of the neighbours of a point along an axis, FAR beyond the edge. All are read at once: most of the time of a point is the
+// latency of the memory.
+struct Line {
+    Real second_before, before, after, second_after;
+};
+
+__device__ __forceinline__ Line line(const Real* here, long long stride, int number, int size)
+{
+    return {
+        number > 1 ? here[-2 * stride] : FAR, number > 0 ? here[-stride] : FAR, number < size - 1 ? here[stride] : FAR,
+        number < size - 2 ? here[2 * stride] : FAR};
+}
+
+// The scheme for the side with the neighbours `rest` and `beyond`, the first of which has the time `time`. For sides after a point the
+// spacing is negative. Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the
 // wavefront around its source does not add to the error.
 __device__ __forceinline__ Upwind difference(
-    const Real* here, long long stride, int number, const Source& source, int axis, Real spacing, Real slope, Real time)
+    Real rest, Real beyond, const Source& source, int axis, Real spacing, Real slope, Real time)
 {
-    Real rest = here[-stride], distance = spacing;
-    if (number > 1) {
-        Real beyond = here[-2 * stride];
-        if (beyond < FAR && beyond + straight(source, axis, -2 * spacing) <= time) {
-            rest = (4 * rest - beyond) / 3;
-            distance = spacing * 2 / 3;
-        }
+    Real distance = spacing;
+    if (beyond < FAR && beyond + straight(source, axis, -2 * spacing) <= time) {
+        rest = (4 * rest - beyond) / 3;
+        distance = spacing * 2 / 3;
     }
     return {rest - slope * distance, 1 / fabs(distance)};
 }
@@ -88,29 +98,26 @@ __device__ __forceinline__ Real arrival(const Upwind (&sides)[2][3], Real* towar
 
 // The scheme for both sides.
 __device__ __forceinline__ void both_sides(
-    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing, Real slope, Real unit,
-    Upwind (&sides)[2][3])
+    Line line, const Source& source, int axis, Real spacing, Real slope, Real unit, Upwind (&sides)[2][3])
 {
-    Real before = number > 0 ? here[-stride] : FAR, after = number < size - 1 ? here[stride] : FAR;
     sides[0][axis] = sides[1][axis] = {FAR, 0};
-    if (before < FAR)
+    if (line.before < FAR)
         sides[0][axis] = difference(
-            here, stride, number, source, axis, spacing, slope, before + straight(source, axis, -spacing));
-    if (after < FAR)
+            line.before, line.second_before, source, axis, spacing, slope,
+            line.before + straight(source, axis, -spacing));
+    if (line.after < FAR)
         sides[1][axis] = difference(
-            here, -stride, size - 1 - number, source, axis, -spacing, slope, after + straight(source, axis, spacing));
+            line.after, line.second_after, source, axis, -spacing, slope, line.after + straight(source, axis, spacing));
     sides[0][axis].inverse /= unit, sides[1][axis].inverse /= unit;
 }
 #else
 // The scheme for the earlier side.
-__device__ __forceinline__ Upwind upwind(
-    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing, Real slope)
+__device__ __forceinline__ Upwind upwind(Line line, const Source& source, int axis, Real spacing, Real slope)
 {
-    Real before = number > 0 ? here[-stride] : FAR, after = number < size - 1 ? here[stride] : FAR;
-    if (before >= FAR && after >= FAR) return {FAR, 0};
-    Real earlier = before + straight(source, axis, -spacing), later = after + straight(source, axis, spacing);
-    if (earlier <= later) return difference(here, stride, number, source, axis, spacing, slope, earlier);
-    return difference(here, -stride, size - 1 - number, source, axis, -spacing, slope, later);
+    if (line.before >= FAR && line.after >= FAR) return {FAR, 0};
+    Real before = line.before + straight(source, axis, -spacing), after = line.after + straight(source, axis, spacing);
+    if (before <= after) return difference(line.before, line.second_before, source, axis, spacing, slope, before);
+    return difference(line.after, line.second_after, source, axis, -spacing, slope, after);
 }
 
 __device__ __forceinline__ void order(Upwind& first, Upwind& second)
@@ -172,6 +179,8 @@ __device__ __forceinline__ void compute(
 #endif
     Source source = {of[0], {i * spacing[0] + of[LANES], j * spacing[1] + of[2 * LANES], k * spacing[2] + of[3 * LANES]}};
     Real* here = rests + (blockIdx.z * points + point) * LANES + threadIdx.x;
+    Line along0 = line(here, stride0 * LANES, i, size[0]), along1 = line(here, stride1 * LANES, j, size[1]);
+    Line along2 = line(here, LANES, k, size[2]);
     Real rest = *here, slow = slowness[point];
     if (rest < FAR && AS_BITS(rest) & 1) return; // fixed
 #ifdef COLLOPS_TILTED
@@ -181,17 +190,17 @@ __device__ __forceinline__ void compute(
     Real towards[3], medium[5];
     Upwind sides[2][3];
     slopes(source, towards);
-    both_sides(here, stride0 * LANES, i, size[0], source, 0, spacing[0], towards[0], slow, sides);
-    both_sides(here, stride1 * LANES, j, size[1], source, 1, spacing[1], towards[1], slow, sides);
-    both_sides(here, LANES, k, size[2], source, 2, spacing[2], towards[2], slow, sides);
+    both_sides(along0, source, 0, spacing[0], towards[0], slow, sides);
+    both_sides(along1, source, 1, spacing[1], towards[1], slow, sides);
+    both_sides(along2, source, 2, spacing[2], towards[2], slow, sides);
     for (int n = 0; n < 5; ++n) medium[n] = parameters[5 * point + n];
     for (int n = 0; n < 3; ++n) towards[n] /= slow;
     Real found = arrival(sides, towards, medium);
 #else
     Real slope = source.slowness * source.slowness / max(straight(source, 0, 0), Real(1e-30)); // of a metre of offset
-    Upwind a = upwind(here, stride0 * LANES, i, size[0], source, 0, spacing[0], slope * source.offset[0]);
-    Upwind b = upwind(here, stride1 * LANES, j, size[1], source, 1, spacing[1], slope * source.offset[1]);
-    Upwind c = upwind(here, LANES, k, size[2], source, 2, spacing[2], slope * source.offset[2]);
+    Upwind a = upwind(along0, source, 0, spacing[0], slope * source.offset[0]);
+    Upwind b = upwind(along1, source, 1, spacing[1], slope * source.offset[1]);
+    Upwind c = upwind(along2, source, 2, spacing[2], slope * source.offset[2]);
     Real found = min(a.value, min(b.value, c.value)) >= FAR ? FAR : arrival(a, b, c, slow);
 #endif
     if (found >= FAR) return;
@@ -199,7 +208,8 @@ __device__ __forceinline__ void compute(
     if (flags[1] && found >= rest) return;
     *here = found;
     Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
-    if (change > tolerance * slow + rounding) flags[0] = 1;
+    // Read it first: stores of all warps to one address would wait for each other.
+    if (change > tolerance * slow + rounding && !flags[0]) flags[0] = 1;
     if (change > least * slow + rounding) {
         wake(state, stride0, i, size[0]);
         wake(state, stride1, j, size[1]);
@@ -212,14 +222,11 @@ extern "C" __global__ void sweep_plane(
     int* flags, Real tolerance, Real least, Real spacing0, Real spacing1, Real spacing2, int size0, int size1, int size2, int level,
     int first0, int first1, int corner)
 {
-    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y;
+    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y, along = first1 + blockIdx.x * ROWS + threadIdx.y;
     Real spacing[3] = {spacing0, spacing1, spacing2};
-    for (int number = 0; number < POINTS; ++number) {
-        int along = first1 + (blockIdx.x * ROWS + threadIdx.y) * POINTS + number, down = level - across - along;
-        if (along >= size1 || down < 0) return; // all lanes, as below
-        if (down >= size2) continue;
-        int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
-        int k = corner & 1 ? size2 - 1 - down : down;
-        compute(rests, active, slowness, sources, parameters, tables, flags, tolerance, least, spacing, size, i, j, k);
-    }
+    int down = level - across - along;
+    if (along >= size1 || down < 0 || down >= size2) return; // all lanes
+    int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
+    int k = corner & 1 ? size2 - 1 - down : down;
+    compute(rests, active, slowness, sources, parameters, tables, flags, tolerance, least, spacing, size, i, j, k);
 }
