@@ -31,7 +31,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
-from collops.seismic.kirchhoff.geometry import ImageGrid, finite_array
+from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.real_numbers import finite_array
 
 STEPS = 16  # most attempts at the neighbours and the ellipsoid of a point; few points need more than 4
 CLOSE = 1e-4  # change of the squared component along the axis below which an ellipsoid is the last one
