@@ -2,7 +2,7 @@ r"""Tilted transverse isotropy: Thomsen's parameters, and the times of qP waves 
 
 With the slowness vector p divided by the slowness along the symmetry axis, :math:`Z` the square of its component along
 the axis, :math:`X` the square of the component across, and :math:`\kappa = 2 (\epsilon - \delta) / (1 + 2 \epsilon)`,
-Alkhalifah's acoustic dispersion relation is
+with Thomsen's parameters [4]_, Alkhalifah's acoustic dispersion relation is
 
 .. math:: (1 + 2 \epsilon) X + Z - \kappa (1 + 2 \epsilon) X Z = 1.
 
@@ -160,7 +160,8 @@ class Reference:
         """Return the medium of five values of `parameters_of`."""
         stretch, kappa, *axis = parameters
         table = np.stack(_support(np.linspace(0, 1, CELLS + 1), kappa), axis=1)
-        return cls(slowness, float(stretch), np.array(axis) / np.linalg.norm(axis), table)
+        # Opposite axes of neighbouring points may cancel.
+        return cls(slowness, float(stretch), np.array(axis) / max(float(np.linalg.norm(axis)), 1e-12), table)
 
     @property
     def described(self) -> np.ndarray:
