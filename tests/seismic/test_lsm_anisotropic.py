@@ -15,6 +15,7 @@ from collops.seismic.signals import ricker_shape
 from collops.seismic.survey import Geometry, Grid
 from collops.seismic.survey.anisotropy import thomsen_on
 from tests.apps.jobs import group_of
+from tests.seismic.files import write_traces
 from tests.seismic.test_anisotropic_arrivals import SPEED, group_time
 from tests.seismic.test_lsm_depth import migrated, peak
 
@@ -99,6 +100,18 @@ def test_parameters_are_read_as_velocities_are(tmp_path):
     assert notes[0] == "delta from a table, down to 20 m, on an image down to 30 m; constant beyond"
     assert notes[1].endswith("TTI, epsilon 0.2, delta -0.1 to 0.1, tilt -30 to 30 degrees")
     assert thomsen_on(grid, None, {"epsilon": "0"}, None, notes) is None
+    columns = 10 * np.arange(5)
+    headers = {"INLINE_3D": np.full(5, 7), "CDP_X": columns, "CDP_Y": 0 * columns, "SourceGroupScalar": 0 * columns + 1}
+    values = np.linspace(-0.2, 0.2, 20).reshape(5, 4).astype(np.float32)
+    write_traces(tmp_path / "delta.sgy", values, headers, 10000, "DELTA")
+    with (tmp_path / "delta.sgy").open("r+b") as file:  # a file in feet
+        file.seek(3254)
+        file.write((2).to_bytes(2, "big"))
+    from_segy = thomsen_on(grid, None, {"delta": str(tmp_path / "delta.sgy")}, None, notes)
+    assert from_segy is not None
+    # Columns are 10 feet and rows 10 feet apart; the values have no unit.
+    np.testing.assert_allclose(from_segy.delta[0, 0], -0.2, rtol=1e-6)
+    np.testing.assert_allclose(from_segy.delta[-1, -1], 0.2, rtol=1e-6)
 
 
 @pytest.mark.serial

@@ -52,9 +52,9 @@ def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source
     """Yield the times from each source of a batch; `of_medium` are the slowness and the anisotropy on the device."""
     import cupy
 
-    groups, points = -(-len(sources) // _LANES), medium.points
+    groups, points, order = -(-len(sources) // _LANES), medium.points, _nearby(sources)
     # Lanes without a source of their own repeat the last one.
-    lanes = [sources[min(number, len(sources) - 1)] for number in range(groups * _LANES)]
+    lanes = [sources[order[min(number, len(sources) - 1)]] for number in range(groups * _LANES)]
     rests = cupy.full((groups, points, _LANES), FAR, medium.dtype)
     places = [
         (number // _LANES * points + source.near) * _LANES + number % _LANES for number, source in enumerate(lanes)
@@ -62,7 +62,7 @@ def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source
     values = [_marked(source, medium) for source in lanes]
     rests.reshape(-1)[cupy.asarray(np.concatenate(places))] = cupy.asarray(np.concatenate(values))
     _sweep_until_quiet(medium, rests, of_medium, *_described(lanes, groups, medium.dtype))
-    for number, source in enumerate(sources):
+    for source, number in zip(sources, np.argsort(order).tolist(), strict=True):
         offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
         times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
         times = (times + _straight(source, offsets)).ravel()
@@ -70,6 +70,18 @@ def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source
         near = cupy.asarray(source.near)
         times[near] = cupy.minimum(times[near], cupy.asarray(source.straight.astype(medium.dtype)))
         yield times.reshape(medium.shape)
+
+
+def _nearby(sources: Sequence[Source]) -> np.ndarray:
+    """Return an order of sources, by Morton numbers of their positions, that puts neighbours into one group.
+
+    Points of a group are active for any of its sources: 32 sources within a quarter of each axis need two thirds of the
+    visits of 32 sources anywhere.
+    """
+    places = np.array([source.offset for source in sources])
+    cells = 1023 * (places - places.min(axis=0)) / max(float(np.ptp(places, axis=0).max()), 1e-30)
+    bits = cells.astype(np.int64)[:, np.newaxis] >> np.arange(10)[:, np.newaxis] & 1  # (sources, bits, axes)
+    return np.argsort((bits << np.arange(30).reshape(10, 3)).sum(axis=(1, 2)), kind="stable")
 
 
 def _straight(source: Source, offsets: Sequence[Any]) -> Any:
