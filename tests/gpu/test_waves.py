@@ -53,9 +53,9 @@ def test_the_bits_of_hosts(comm, ndim, order, surface, dtype):
     F = Propagator(grid, geometry, dtype=dtype, kernels="numpy", comm=comm)
     (*traces, image), (*expected, image_of_hosts) = products(F), products(F, "numpy")
     assert traces == expected
-    # CuPy adds images of shots, and takes subnormal numbers for zero.
+    # CuPy adds images of shots and of the layers, and takes subnormal numbers for zero.
     difference = np.frombuffer(image) - np.frombuffer(image_of_hosts)
-    assert np.abs(difference).max() <= np.finfo(dtype).tiny
+    assert np.abs(difference).max() <= 100 * np.finfo(dtype).tiny
 
 
 @pytest.mark.parametrize(("ndim", "order", "surface"), [(1, 16, True), (2, 8, True), (3, 8, False)])
@@ -94,7 +94,7 @@ def test_storage_changes_no_bit(comm, monkeypatch):
         assert F.storage.checkpoints > 0
         assert products(F) == expected
     for room in (0, stored.storage.bytes // 3):
-        monkeypatch.setattr("collops.seismic.waves.cuda_storage.free_memory", lambda: room)
+        monkeypatch.setattr("collops.seismic.waves.cuda_storage.free_memory", lambda room=room: room)
         assert products(stored) == expected
         assert products(F) == expected
 

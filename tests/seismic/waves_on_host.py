@@ -1,4 +1,4 @@
-"""The kernels of waves.cu on the host, compiled as C++: a block's threads are coroutines that take turns at barriers."""
+"""The kernels of waves.cu on the host, compiled as C++: threads of a block are coroutines that switch at barriers."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ extern "C" void run(const char* name, const int* grid, const int* block, void** 
 #if NDIM > 1
         {"forward", forward}, {"adjoint", adjoint},
 #endif
-        {"forward_border", forward_border}, {"adjoint_border", adjoint_border}, {"advance", advance}, {"recede", recede},
-        {"record", record}, {"inject", inject}, {"tick", tick}};
+        {"forward_border", forward_border}, {"adjoint_border", adjoint_border},
+        {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
     arguments = parameters;
     bool barriers = !strcmp(name, "forward") || !strcmp(name, "adjoint");
@@ -91,7 +91,16 @@ class Compiled:
         driver = path.with_suffix(".cpp")
         driver.write_text(_PREAMBLE)
         macros = [option for option in options if option.startswith("-D")]
-        command = [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-Wl,-Bsymbolic", "-fno-gnu-unique"]
+        command = [
+            COMPILER,
+            "-std=c++17",
+            "-O1",
+            "-ffp-contract=off",
+            "-fPIC",
+            "-shared",
+            "-Wl,-Bsymbolic",
+            "-fno-gnu-unique",
+        ]
         command += ["-Wno-unknown-pragmas", *macros, f'-DSOURCE="{source}"', "-o", str(path), str(driver)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

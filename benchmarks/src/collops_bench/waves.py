@@ -142,7 +142,11 @@ def _measured(
     size = " x ".join(map(str, case.shape))
     return Measurement(
         f"{what}, {size}",
-        {"points": int(np.prod(case.shape)), "points with layers": int(np.prod(F.grid.padded)), "steps": case.samples - 1},
+        {
+            "points": int(np.prod(case.shape)),
+            "points with layers": int(np.prod(F.grid.padded)),
+            "steps": case.samples - 1,
+        },
         timings,
         {name: reason for name, reason in missing.items() if reason is not None},
         ours=OURS,

@@ -17,7 +17,7 @@ from collops.extend.engines import Engine
 
 
 def checked_kernels(name: str | None) -> None:
-    """Raise InputError if `name` is not ``None``, ``"numba"`` or ``"numpy"``, or Numba is required and not installed."""
+    """Raise InputError unless `name` is ``None``, ``"numba"`` or ``"numpy"``, and Numba is installed if required."""
     if name not in (None, "numba", "numpy"):
         raise InputError(f"kernels must be 'numba' or 'numpy', not {name!r}")
     if name == "numba" and importlib.util.find_spec("numba") is None:

@@ -64,7 +64,9 @@ class Born(LinearOperator):
         what = "the data" if adjoint else "a change of the model"
         check_supported(x, what)
         if x.engine is not self._engine:
-            raise UnsupportedTypeError(f"{what} must be of {self._engine.name}, as the model is, not of {x.engine.name}")
+            raise UnsupportedTypeError(
+                f"{what} must be of {self._engine.name}, as the model is, not of {x.engine.name}"
+            )
         own = self._engine.xp.ascontiguousarray(x.local_array, self.dtype)
         return filled(out, self._migrated(own) if adjoint else self._linearised(own))
 

@@ -23,13 +23,15 @@ from collops.seismic.waves.storage import Segments, Storage
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
 
 
-def make_steps(tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None) -> CudaSteps:
+def make_steps(
+    tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None
+) -> CudaSteps:
     """Return the steps of a device; `kernels` and `threads` are for hosts."""
     return CudaSteps(tile, slabs, dtype)
 
 
 class March:
-    """The time loops on a tile, for one model; parameters and methods as for :class:`collops.seismic.waves.march.March`.
+    """The time loops on a tile, for one model; parameters and methods as for the form of hosts in ``march.py``.
 
     `c` and the arrays of all methods are on the device.
     """

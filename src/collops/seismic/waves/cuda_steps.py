@@ -118,9 +118,7 @@ class CudaSteps:
         """Move the clock on."""
         self._launch("tick", (1, 1, 1), (1, 1, 1), arguments, by)
 
-    def _with_layers(
-        self, layers: Callable[[], None], name: str, arguments: Arguments, ahead: int, side: Any
-    ) -> None:
+    def _with_layers(self, layers: Callable[[], None], name: str, arguments: Arguments, ahead: int, side: Any) -> None:
         if self._inner is None:
             return layers()
         launch_inner = partial(self._launch, name, self._inner, self._form.block, arguments, ahead)
@@ -154,7 +152,9 @@ class Arguments:
         return self._addresses.ctypes.data
 
 
-def launch(kernel: Any, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Arguments, ahead: int) -> None:
+def launch(
+    kernel: Any, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Arguments, ahead: int
+) -> None:
     """Launch a kernel on the current stream."""
     import cupy
 
@@ -193,7 +193,11 @@ class _Form:
         widest, (across, down), planes, blocks = _SHAPES[ndim]
         vector = next(v for v in (4, 2, 1) if size % v == 0 and v * dtype.itemsize <= widest)
         options = [f"-DNDIM={ndim}", f"-DHALF={half}", f"-DVEC={vector}", f"-DBX={across}", f"-DBY={down}"]
-        options += ["-fmad=false", f"-DBLOCKS={blocks if half <= 4 else 1}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)]
+        options += [
+            "-fmad=false",
+            f"-DBLOCKS={blocks if half <= 4 else 1}",
+            *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8),
+        ]
         return cls(tuple(options), ndim, vector, (across, down, 1), planes)
 
     def grid(self, size: Sequence[int]) -> tuple[int, int, int]:
@@ -282,7 +286,7 @@ def _template(tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, pitch: int, pl
 
 
 def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, vector: int) -> int:
-    """Divide the tile into points that no layer reaches, which are whole vectors, and boxes; return the blocks of these."""
+    """Divide the tile into points that no layer reaches, in whole vectors, and boxes; return the blocks of these."""
     low, high = step["low"], step["high"]
     low[2], high[2] = -(-low[2] // vector) * vector, high[2] // vector * vector
     if ndim == 1 or (low >= high).any():

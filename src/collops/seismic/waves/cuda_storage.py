@@ -57,8 +57,8 @@ class CudaStorage:
         needed, limit = left * field + storage.checkpoints * state * self.checkpoints_far, memory_of(engine("numpy"))
         if needed > limit:
             raise InputError(
-                f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory beside the device's, but it "
-                f"has {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
+                f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory besides the device's, but "
+                f"the limit is {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
             )
         self.near = xp.empty((count, *shape), dtype)
         self.far = empty_on_host((left, *shape), dtype)
