@@ -240,13 +240,13 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     for part in (judged.quality, judged.avo):
         fields |= {} if part is None else part.fields()
-    fields["first_arrival"] = _arrivals(problem)
+    fields["first_arrival"] = arrival_field(problem)
     if problem.truth is not None:
         fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
 
 
-def _arrivals(problem: Problem) -> Field:
+def arrival_field(problem: Problem) -> Field:
     """Return the onsets of the traces of `kept_shots`, before mutes. Collective."""
     survey, geometry = problem.survey, problem.survey.geometry
     local = np.concatenate([np.empty(0), *(problem.onsets or ())])
