@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from collops import DistributedArray
 from collops.errors import LayoutError
 from collops.seismic.waves.born import Born
-from collops.seismic.waves.modelling import check_host
+from collops.seismic.waves.modelling import check_supported
 from collops.seismic.waves.propagator import Propagator
 
 
@@ -25,7 +25,7 @@ class WaveformMisfit:
     Raises
     ------
     LayoutError, UnsupportedTypeError
-        If `observed` has another layout, or is not a real array of NumPy.
+        If `observed` has another layout, or is not a real array of NumPy or CuPy.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class WaveformMisfit:
     observed: DistributedArray
 
     def __post_init__(self) -> None:
-        check_host(self.observed, "the observed data")
+        check_supported(self.observed, "the observed data")
         if self.observed.layout is not self.propagator.range:
             raise LayoutError(f"observed data must have the layout {self.propagator.range}, not {self.observed.layout}")
 

@@ -32,10 +32,10 @@ class Propagator:
         float32 or float64, of fields and data.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
-        By default all wavefields are stored.
+        By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
     kernels : {"numba", "numpy"}, optional
-        Compiled kernels (the default), or plain NumPy, which computes the same bits many times slower. Without Numba,
-        plain NumPy is the default, with a warning.
+        For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
+        slower. Without Numba, plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default the ranks on one node share its cores.
     comm : Communicator, optional
@@ -109,17 +109,17 @@ class Propagator:
         Parameters
         ----------
         model : DistributedArray
-            Velocities in metres per second, in the layout ``domain``, on the host.
+            Velocities in metres per second, in the layout ``domain``, of NumPy or CuPy. Traces are in the same memory.
 
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, or is not real or not in NumPy's memory.
+            If the model has another layout, is not real, or of another engine.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """
         modelling = self._modelling
-        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces()
+        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))
