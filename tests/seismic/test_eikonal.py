@@ -54,7 +54,7 @@ def exact_times(grid: ImageGrid, position: np.ndarray, surface: float, gradient:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64), 1)
+    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64))
 
 
 @pytest.fixture(params=["numba", "numpy", "cuda"])
@@ -65,8 +65,9 @@ def form(request, monkeypatch):
             pytest.skip("needs a C++ compiler")
         kernel = request.getfixturevalue("kernel")
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-        monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
+        monkeypatch.setattr(device, "_kernel", lambda *arguments: kernel)
         monkeypatch.setattr(device, "recorded", lambda work: work)
+        monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
         return device.arrivals
     if request.param == "numpy":
         find = importlib.util.find_spec
@@ -139,11 +140,11 @@ def test_all_forms_find_the_same(form):
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
     """Rests have enough digits at the end of a large model, where times are thousands of cells."""
-    kernel = HostKernel(tmp_path, np.dtype(np.float32), 8)
+    kernel = HostKernel(tmp_path, np.dtype(np.float32))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
-    monkeypatch.setattr(device, "_LARGE", 1)  # a warp visits several points
+    monkeypatch.setattr(device, "_kernel", lambda *arguments: kernel)
     monkeypatch.setattr(device, "recorded", lambda work: work)
+    monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
     grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))
     velocity, position = np.broadcast_to(1500 + 0.3 * grid.axes[1], grid.shape), np.array([20.0, 11990.0])
     source = medium.Source.at(position, grid, velocity)
@@ -169,7 +170,7 @@ def test_sources_are_computed_in_batches():
     [
         ({"axes": (np.arange(5.0),)}, "not 1 arrays"),
         ({"axes": (np.arange(5.0), np.array([0.0, 1.0, 3.0]))}, "z must be uniform"),
-        ({"velocity": np.ones((5, 4))}, r"of shape \(5, 3\)"),
+        ({"velocity": np.ones((5, 4))}, r"the shape \(5, 3\)"),
         ({"velocity": np.zeros((5, 3))}, "positive"),
         ({"positions": [(1.0, 2.5)]}, "within the grid: z from 0 to 2 m"),
         ({"positions": [(np.nan, 1.0)]}, "positions"),

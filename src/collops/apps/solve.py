@@ -328,7 +328,7 @@ def _preconditioner(job: Job[Options], problem: Problem, name: str) -> LinearOpe
         "block-jacobi": block_jacobi,
         "chebyshev": lambda matrix: chebyshev(matrix, M=jacobi(matrix)),
         "two-level": two_level,
-        "multigrid": multigrid,
+        "multigrid": lambda matrix: multigrid(matrix, engine=job.engine if job.engine.mutable else "numpy"),
     }
     with raised_together():
         return makers[name](problem.matrix)
@@ -349,7 +349,7 @@ def _convergence(solution: Solution) -> tuple[float | None, float | None]:
     return condition if np.isfinite(condition) else None, factor
 
 
-def _solver(problem: Problem, tol: float) -> tuple[Callable[..., SolverResult], dict[str, float]]:
+def _solver(problem: Problem, tol: float) -> tuple[Callable[..., SolverResult], dict[str, Any]]:
     """Return the solver and its tolerances."""
     from collops.solvers import cg, cgls, lsqr
 

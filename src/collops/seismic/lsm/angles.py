@@ -139,7 +139,7 @@ def _rays_to(problem: Problem, columns: np.ndarray) -> _Rays:
     local_tables = np.empty((len(local_positions), 1 + len(spacing), len(columns), grid.nz), np.float32)
     with local_stage(comm):
         for row, position in enumerate(local_positions):
-            table = seconds_from(position, problem.velocity, problem.grid, problem.mode)
+            table = seconds_from(position, problem.velocity, problem.grid, problem.mode, thomsen=problem.thomsen)
             for axis, part in enumerate((table, *np.gradient(table, *spacing))):
                 local_tables[row, axis] = problem.at_image(part).reshape(-1, grid.nz)[columns]
     tables = comm.allgatherv(local_tables, [len(share) for share in shares]) if comm.size > 1 else local_tables

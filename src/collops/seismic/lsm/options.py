@@ -26,8 +26,10 @@ from collops.extend.applications import (
     option,
 )
 from collops.seismic.conditioning import Conditioning, parse_gain, parse_mute, parse_range, read_table
+from collops.seismic.kirchhoff.eikonal import Thomsen
 from collops.seismic.segy import SegyFile, require_segyio
 from collops.seismic.streams import located
+from collops.seismic.survey.anisotropy import parse_parameter
 from collops.seismic.survey.segy import parse_places
 from collops.seismic.survey.statics import Statics, parse_datum
 from collops.seismic.survey.survey import mode_of
@@ -99,6 +101,37 @@ class Options(CommonOptions):
         float | None,
         option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
         Positive,
+    ] = None
+    epsilon: Annotated[
+        str | None,
+        option(
+            "Thomsen's epsilon of an anisotropic medium: a number, a .npy file, or a text or SEG-Y file in depth. The "
+            "velocity is then that of P waves along the symmetry axis.",
+            _FILES,
+            metavar="NUMBER|FILE|depth:FILE",
+            show_default="0",
+        ),
+    ] = None
+    delta: Annotated[
+        str | None, option("Thomsen's delta, likewise.", _FILES, metavar="NUMBER|FILE|depth:FILE", show_default="0")
+    ] = None
+    tilt: Annotated[
+        str | None,
+        option(
+            "Angle of the symmetry axis from the vertical in degrees, likewise; its lower end is turned towards x.",
+            _FILES,
+            metavar="NUMBER|FILE|depth:FILE",
+            show_default="0, a vertical axis",
+        ),
+    ] = None
+    azimuth: Annotated[
+        str | None,
+        option(
+            "Direction of the tilt in a 3-D survey, in degrees from x towards y, likewise.",
+            _FILES,
+            metavar="NUMBER|FILE|depth:FILE",
+            show_default="0",
+        ),
     ] = None
     inline: Annotated[
         int | None,
@@ -440,6 +473,12 @@ class Options(CommonOptions):
         return [] if self.write_survey is None else [Path(self.write_survey)]
 
     @property
+    def thomsen(self) -> dict[str, str]:
+        """The parameters of an anisotropic medium that were chosen."""
+        names = "epsilon", "delta", "tilt", "azimuth"
+        return {name: text for name in names if (text := getattr(self, name)) is not None}
+
+    @property
     def weighting(self) -> Weighting:
         """The weights of the operator of a synthetic survey."""
         from collops.seismic.kirchhoff import Weighting
@@ -484,10 +523,16 @@ class Options(CommonOptions):
             model.check()
         elif self.smooth_velocity is not None and model is not None:
             raise InputError(f"--smooth-velocity is for velocities from files, and {text} is smooth: omit it")
+        for name, text in self.thomsen.items():
+            parameter = parse_parameter(name, text)
+            if isinstance(parameter, VelocityFile):
+                parameter.check()
+        if self.thomsen and self.epsilon is None and self.delta is None:
+            raise InputError(f"--{min(self.thomsen)} needs --epsilon or --delta: pass one of them, or omit it")
         if self.inline is not None and not (isinstance(model, VelocityFile) and model.is_segy):
             raise InputError("--inline needs a SEG-Y velocity: pass it with --velocity, or omit --inline")
         if model is not None:
-            mode_of(model, self.mode)
+            mode_of(model, self.mode, thomsen=Thomsen() if self.thomsen else None)
 
     def check_illumination(self, weighting: Weighting) -> None:
         """Raise `InputError` if the exact illumination is requested for an operator with weights."""

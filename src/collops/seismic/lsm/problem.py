@@ -15,7 +15,7 @@ from collops.seismic.survey import Grid, Survey
 
 if TYPE_CHECKING:
     from collops import LinearOperator
-    from collops.seismic.kirchhoff import Weighting
+    from collops.seismic.kirchhoff import Thomsen, Weighting
 
 
 def _travel_times_only() -> Weighting:
@@ -44,6 +44,7 @@ class Problem:
     weighting: Weighting = field(default_factory=_travel_times_only)  # of the operator
     noise_norm: float | None = None  # norm of the noise of all ranks in a synthetic survey
     target: Grid | None = None  # the image grid, if the image is a part of the grid
+    thomsen: Thomsen | None = None  # anisotropy of the medium
     # `onset_times` of the traces of each shot of this rank, before mutes; None before a synthetic survey is modelled
     onsets: list[np.ndarray] | None = None
 
@@ -70,6 +71,7 @@ class Problem:
     def operator(self, **options: Any) -> LinearOperator:
         """Make the operator from an image to the traces of all shots, with options of `Survey.operator`. Collective."""
         fixed = {"wavelet": self.wavelet, "mode": self.mode, "weighting": self.weighting, "target": self.target}
+        fixed["thomsen"] = self.thomsen
         return self.survey.operator(self.velocity, self.grid, **fixed, **options)  # type: ignore[arg-type]
 
     def condition(self, conditioning: Conditioning, traces: list[np.ndarray]) -> list[Conditioned]:

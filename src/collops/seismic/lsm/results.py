@@ -32,6 +32,7 @@ from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
+from collops.seismic.survey.anisotropy import described
 from collops.seismic.survey.segy import image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
@@ -147,6 +148,7 @@ def _numbers(
         "conditioning": problem.conditioning or None,
         "statics": None if problem.survey.headers is None else ", ".join(problem.survey.headers.statics) or None,
         "mode": problem.mode,
+        "anisotropy": None if problem.thomsen is None else described(problem.thomsen),
         "amplitude": problem.weighting.amplitude,
         "aperture": problem.weighting.aperture,
         "max_dip": problem.weighting.dip,
@@ -241,13 +243,13 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     for part in (judged.quality, judged.avo):
         fields |= {} if part is None else part.fields()
-    fields["first_arrival"] = _arrivals(problem)
+    fields["first_arrival"] = arrival_field(problem)
     if problem.truth is not None:
         fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
 
 
-def _arrivals(problem: Problem) -> Field:
+def arrival_field(problem: Problem) -> Field:
     """Return the onsets of the traces of `kept_shots`, before mutes. Collective."""
     survey, geometry = problem.survey, problem.survey.geometry
     local = np.concatenate([np.empty(0), *(problem.onsets or ())])

@@ -20,6 +20,7 @@ from collops.seismic.lsm.synthetic import default_frequency, fixed_spread, refle
 from collops.seismic.segy import fits_segy
 from collops.seismic.signals import count_biased, frequency_from_power, frequency_of, onset_times, ricker
 from collops.seismic.survey import Grid, Survey, read
+from collops.seismic.survey.anisotropy import thomsen_on
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
 from collops.seismic.survey.segy import shot_traces
 from collops.seismic.survey.survey import mode_of
@@ -28,6 +29,7 @@ from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavel
 
 if TYPE_CHECKING:
     from collops import Communicator
+    from collops.seismic.kirchhoff import Thomsen, Weighting
 
 _NX, _NZ, _SPACING = 241, 121, 12.5
 _SHOTS, _RECEIVERS = 24, 81
@@ -56,8 +58,10 @@ def synthetic(options: Options, comm: Communicator) -> Problem:
         survey.check(velocity, grid, frequency)
         survey.notes, survey.warnings = notes, warnings
         truth = reflectivity(grid, velocity, frequency)
-    described = _described(model, options.mode)
-    return Problem(survey, grid, velocity, *described, frequency, truth, weighting=options.weighting, target=target)
+        thomsen = _thomsen(options, survey, grid, options.weighting)
+    described = _described(model, options.mode, None, thomsen)
+    problem = Problem(survey, grid, velocity, *described, frequency, truth, weighting=options.weighting, target=target)
+    return replace(problem, thomsen=thomsen)
 
 
 def recorded(options: Options, comm: Communicator, compute: Engine | None = None) -> Problem:
@@ -74,7 +78,7 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     survey = read(str(options.survey), comm, dims=dims, statics=statics, **files)
     notes, samples = survey.notes, survey.geometry.samples
     streamed = _streams(options, survey, compute or engine("numpy"))
-    model, described = _velocity_of(options, survey)
+    model = _velocity_of(options, survey)
     conditioning = _filter(options, survey, streamed)
     power = survey.spectrum(outliers=options.outliers)
     grid = survey.grid(model, **sizes)
@@ -105,10 +109,12 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
         limits = {"amplitude": options.amplitude, "aperture": options.aperture, "max_dip": options.max_dip}
         weighting = survey.weighting(grid, **limits)  # type: ignore[arg-type]
         options.check_illumination(weighting)
+        thomsen = _thomsen(options, survey, grid, weighting)
+        described = _described(model, options.mode, survey.defaults.get("mode"), thomsen)
     steps = conditioning.describe()
     notes += [f"conditioning: {steps}"] if steps else []
     problem = Problem(survey, grid, velocity, *described, frequency, conditioning=steps, custom_wavelet=wavelet)
-    problem = replace(problem, weighting=weighting, target=target)
+    problem = replace(problem, weighting=weighting, target=target, thomsen=thomsen)
     return _conditioned(options, problem, conditioning, streamed, by_default)
 
 
@@ -132,15 +138,24 @@ def _streams(options: Options, survey: Survey, compute: Engine) -> bool:
     return True
 
 
-def _velocity_of(options: Options, survey: Survey) -> tuple[Model, tuple[str | None, str]]:
-    """Return the velocity, and the result of `_described` for it. Collective."""
+def _thomsen(options: Options, survey: Survey, grid: Grid, weighting: Weighting) -> Thomsen | None:
+    """Return the anisotropy on a grid, or None without any; add sentences to the notes of the survey."""
+    thomsen = thomsen_on(grid, survey.line, options.thomsen, options.inline, survey.notes)
+    if thomsen is not None and weighting.traces_rays:
+        survey.notes.append("amplitudes and dips are those of an isotropic medium with this velocity")
+    return thomsen
+
+
+def _velocity_of(options: Options, survey: Survey) -> Model:
+    """Return the velocity. Collective."""
     text = options.velocity or survey.defaults.get("velocity")
     with raised_together():
         if text is None:
             raise InputError(f"{options.survey} does not store a velocity: pass --velocity, such as 1500+0.6z")
     model = survey.model(text, inline=options.inline)
     with raised_together():
-        return model, _described(model, options.mode, survey.defaults.get("mode"))
+        _described(model, options.mode, survey.defaults.get("mode"))  # raises before the traces are read
+    return model
 
 
 def _smoothed(options: Options, velocity: np.ndarray, grid: Grid, notes: list[str]) -> np.ndarray:
@@ -256,6 +271,8 @@ def _wavelet_for(
     return wavelet, number or frequency_of(wavelet, interval)
 
 
-def _described(model: Model, mode: str | None, header: str | None = None) -> tuple[str | None, str]:
+def _described(
+    model: Model, mode: str | None, header: str | None = None, thomsen: Thomsen | None = None
+) -> tuple[str | None, str]:
     """Return the velocity as text if it is a formula, else None, and the mode of travel times."""
-    return str(model) if isinstance(model, Gradient) else None, mode_of(model, mode, header)
+    return str(model) if isinstance(model, Gradient) else None, mode_of(model, mode, header, thomsen)

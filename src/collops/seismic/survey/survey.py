@@ -38,7 +38,7 @@ from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_g
 
 if TYPE_CHECKING:
     from collops import Communicator, DistributedArray, Layout, LinearOperator
-    from collops.seismic.kirchhoff import FixedTables, Weighting
+    from collops.seismic.kirchhoff import FixedTables, Thomsen, Weighting
     from collops.seismic.kirchhoff.weights import Amplitude
     from collops.seismic.survey.normal import NormalEquations, Weights
     from collops.seismic.survey.operator import SurveyModelling
@@ -400,6 +400,7 @@ class Survey:
         split: bool | None = None,
         kept: list[FixedTables] | None = None,
         target: Grid | None = None,
+        thomsen: Thomsen | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
@@ -440,6 +441,9 @@ class Survey:
         target : Grid, optional
             The grid of an image of a part of the model, from `Grid.part`: tables hold its points only, but rays and
             eikonal times are computed in the whole model.
+        thomsen : Thomsen, optional
+            Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
+            Amplitudes and dips are those of an isotropic medium with the velocity along the symmetry axis.
 
         Returns
         -------
@@ -454,9 +458,9 @@ class Survey:
         """
         model = self.model(velocity)
         with raised_together():
-            mode = mode_of(model, mode, self.defaults.get("mode"))
+            mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
         values, grids = self.velocity(model, grid), (grid, target or grid)
-        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine)
+        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine, thomsen)
         operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split)
         if kept is not None:
             kept += tables
@@ -472,11 +476,12 @@ class Survey:
         antialias: bool,
         dtype: DTypeLike,
         engine: str | Engine | None,
+        thomsen: Thomsen | None,
     ) -> SurveyModelling:
         """Choose the wavelet, and check it with the velocity and the weights. Collective."""
         from collops.seismic.host_kernels import threads_of_rank
         from collops.seismic.kirchhoff import Weighting
-        from collops.seismic.kirchhoff.geometry import checked_wavelet
+        from collops.seismic.kirchhoff.geometry import ImageGrid, checked_wavelet
         from collops.seismic.survey.operator import SurveyModelling
 
         comm, geometry = self.comm, self.geometry
@@ -494,7 +499,9 @@ class Survey:
             self.check(velocity, grids[0], frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute, kind = engine_called(engine), np.dtype(dtype)
-        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
+            if thomsen is not None:
+                thomsen.parameters(ImageGrid.from_axes(*map(grids[0].axes.get, "zxy")))  # raises if it cannot be used
+        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute), thomsen
         return SurveyModelling(geometry, comm, self.notes, *chosen)
 
     def weighting(
@@ -716,13 +723,17 @@ class Survey:
         return self._cover(profile, numbers)
 
 
-def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
+def mode_of(model: object, asked: str | None, header: str | None = None, thomsen: Thomsen | None = None) -> str:
     """Return the mode of travel times: from the user, else from the survey's header, else the formula if it applies.
 
     Where the velocity decreases with depth, rays of the formula would leave the subsurface.
     """
     if asked not in (None, "eikonal", "analytic"):
         raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
+    if thomsen is not None:
+        if asked == "analytic":
+            raise InputError("--mode analytic is for isotropic media: omit it, or --epsilon and --delta")
+        return "eikonal"
     formula = isinstance(model, Gradient) and model.gradient >= 0
     if asked == "analytic" and isinstance(model, np.ndarray):
         column = model.reshape(-1, model.shape[-1])[0]
