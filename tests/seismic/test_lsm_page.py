@@ -123,6 +123,13 @@ def test_however_many_iterations_the_page_stays_small(iterations: int, shown: in
 
 
 @pytest.mark.serial
+@pytest.mark.parametrize("norms", [[1.0, 0.9, 0.85], [1.0, 0.3, 0.005]])
+def test_norms_have_an_axis_with_ticks(norms: list[float]) -> None:
+    texts = re.findall(r"<text[^>]*>([^<]*)<", _convergence(np.array(norms)))
+    assert len(texts[texts.index("iteration") : texts.index("share of the first")]) > 3
+
+
+@pytest.mark.serial
 def test_a_folder_without_results_is_left_alone(tmp_path) -> None:
     with pytest.raises(FileNotFoundError):
         write_page(tmp_path)

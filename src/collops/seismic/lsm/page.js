@@ -42,12 +42,14 @@
       pen.fillText(words(tick), x, y + 14);
     }
   };
+  // Long numbers do not fit left of a plot.
+  const brief = number => Math.abs(number) >= 1e5 ? Number(number.toPrecision(4)).toExponential().replace("e+", "e") : words(number);
   const ticksDown = (pen, top, deep, tall) => {
     pen.textAlign = "right";
     for (const tick of ticks(Math.min(top, deep), Math.max(top, deep))) {
       const y = TOP + tall * (tick - top) / (deep - top || 1);
       mark(pen, LEFT - 4, y, 4, 0);
-      pen.fillText(words(tick), LEFT - 6, y + 4);
+      pen.fillText(brief(tick), LEFT - 6, y + 4);
     }
   };
   const draw = (canvas, picture) => {

@@ -186,7 +186,9 @@ def _convergence(norms: np.ndarray, *, chosen: bool = False) -> Markup:
         if chosen and last:
             best = max(1, int(shares.argmin()))
             axes.plot(best, shares[best], color=COLORS[1], marker="o", markersize=9, fillstyle="none")
-        axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if shares[shown].min() > 0 else "linear")
+        # A logarithmic axis of less than a decade has one tick or none.
+        decades = shares[shown].min() > 0 and shares[shown].max() >= 10 * shares[shown].min()
+        axes.set(xlabel="iteration", ylabel="share of the first", yscale="log" if decades else "linear")
         axes.set_xlim(left=0.0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter("{x:.3g}")

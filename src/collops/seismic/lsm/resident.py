@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.extend.applications import Job, local_stage
 from collops.seismic.lsm.inversion import Migration, invert, vector
+from collops.seismic.lsm.rows import Rows
 from collops.seismic.lsm.uncertainty import Uncertainty, uncertainty
 
 if TYPE_CHECKING:
@@ -97,12 +98,15 @@ class ResidentSurvey:
         """Yield the number of each shot, its traces, and the traces that `explain` modelled."""
         yield from zip(self._survey.shots, self._survey.traces, self.explained, strict=False)
 
-    def rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of the files of predicted traces and of the residual."""
-        nothing = np.empty((0, self._survey.geometry.samples), np.float32)
-        both = self.explained, self._survey.traces
-        modelled, recorded = (np.concatenate([nothing, *parts], dtype=np.float32) for parts in both)
-        return modelled, recorded - modelled
+    def rows(self) -> tuple[Rows, Rows]:
+        """Return the rows of the files of predicted traces and of the residual, without copies of all traces."""
+        recorded, explained = self._survey.traces, self.explained
+        rows = self._survey.geometry.samples, [len(traces) for traces in recorded]
+
+        def compared(shot: int) -> list[tuple[np.ndarray, np.ndarray]]:
+            return [(recorded[shot], explained[shot])]
+
+        return Rows(*rows, compared, lambda _, modelled: modelled), Rows(*rows, compared, np.subtract)
 
     def explained_twice_weighted(self) -> list[np.ndarray]:
         """Return the traces that `explain` modelled, with the gain and the weights of `twice_weighted`."""

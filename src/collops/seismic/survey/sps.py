@@ -1,4 +1,14 @@
-"""SPS files (Shell Processing Support, revisions 1 and 2.1): points, and relations of channels to receivers."""
+"""SPS files (Shell Processing Support, revisions 1 and 2.1): points, and relations of channels to receivers.
+
+Files call the first revision SPS001, and the Society of Exploration Geophysicists revision 0. Every column below was
+compared with the tables that such files have in their own header records (H26), and with Seismic Unix's ``sugeom``,
+which agree.
+
+References
+----------
+SEG Technical Standards Committee, *Shell Processing Support Format for Land 3D Surveys*, as adopted in 1993; and
+*Shell Processing Support, SPS rev 2.1* (2006).
+"""
 
 from __future__ import annotations
 
