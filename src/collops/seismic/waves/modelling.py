@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
+from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import threads_of_rank, uses_numba
@@ -36,6 +37,8 @@ class Modelling:
         The ranks with the same tile, one of each group.
     shares : list of range
         The shots of each group.
+    memory : int or None
+        Bytes for wavefields.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class Modelling:
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group) if count > 1 else lambda field: None
+        self._fill = TileHalos(parts, layout, self._group) if count > 1 else lambda field: field
+        self.memory = memory
 
     def velocity(self, model: DistributedArray) -> np.ndarray:
         """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
@@ -121,6 +125,15 @@ class Modelling:
     def joined(self, traces: np.ndarray) -> np.ndarray:
         """Return the traces of all tiles. Collective."""
         return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+
+    def fill(self, field: LocalArray) -> LocalArray:
+        """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
+        return self._fill(field)
+
+    @property
+    def slabs(self) -> list[Slab]:
+        """The layers of this rank's tile."""
+        return self._slabs(self.tile)
 
     def _slabs(self, tile: Tile) -> list[Slab]:
         layers, interval = self.grid.layers, self.geometry.interval

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from numpy.typing import DTypeLike
 
-from collops import Communicator, DistributedArray
+from collops import Communicator, DistributedArray, LinearOperator
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.modelling import Modelling
+
+if TYPE_CHECKING:
+    from collops.seismic.waves.jax_program import Program
 
 
 class Propagator:
@@ -32,7 +37,7 @@ class Propagator:
         float32 or float64, of fields and data.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
-        By default all wavefields are stored.
+        By default all wavefields are stored. For arrays of JAX, the time loop is divided into nested loops instead.
     kernels : {"numba", "numpy"}, optional
         Compiled kernels (the default), or plain NumPy, which computes the same bits many times slower. Without Numba,
         plain NumPy is the default, with a warning.
@@ -109,24 +114,37 @@ class Propagator:
         Parameters
         ----------
         model : DistributedArray
-            Velocities in metres per second, in the layout ``domain``, on the host.
+            Velocities in metres per second, in the layout ``domain``, of NumPy or JAX. Traces are of the same engine.
+            JAX can differentiate and compile the call; velocities are not checked in traced functions.
 
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, or is not real or not in NumPy's memory.
+            If the model has another layout, is not real or not of NumPy or JAX, or `dtype` is float64 and JAX has no
+            64-bit numbers.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """
         modelling = self._modelling
+        if isinstance(model, DistributedArray) and model.engine.traced:
+            return self._program(model)
         march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces()
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))
 
-    def jacobian(self, model: DistributedArray) -> Born:
+    def jacobian(self, model: DistributedArray) -> LinearOperator:
         """Return the derivative of the traces at a model, a linear operator. Collective.
 
         Parameters and exceptions as for :meth:`__call__`.
         """
+        if isinstance(model, DistributedArray) and model.engine.traced:
+            return self._program.jacobian(model)
         return Born(self._modelling, model)
+
+    @cached_property
+    def _program(self) -> Program:
+        """The form for arrays of JAX. Collective at its first use."""
+        from collops.seismic.waves.jax_program import Program
+
+        return Program(self._modelling)
