@@ -67,8 +67,7 @@ class Born(LinearOperator):
     def _linearised(self, change: np.ndarray) -> np.ndarray:
         modelling = self._modelling
         tile, traces = modelling.tile, modelling.no_traces()
-        factor = 2 * self._velocity * modelling.geometry.interval**2
-        scattering = (factor * tile.extend(change)).astype(self.dtype)
+        scattering = (modelling.slope(self._velocity) * tile.extend(change)).astype(self.dtype)
         if tile.surface:
             scattering[..., 0] = 0
         for number, shot in enumerate(modelling.shots):

@@ -17,6 +17,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.arrays import LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
+from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.march import Shot
 from collops.seismic.waves.modelling import Modelling
 from collops.seismic.waves.numpy_steps import Steps
@@ -62,7 +63,11 @@ class Program:
             )
         self._modelling = modelling
         tile, slabs = modelling.tile, modelling.slabs
-        self._steps = _TracedSteps(tile, slabs, modelling.dtype, None)
+        if modelling.density is None:
+            self._steps = _TracedSteps(tile, slabs, modelling.dtype, None)
+        else:
+            medium = modelling.density, modelling.absorption
+            self._steps = _TracedDensitySteps(tile, slabs, modelling.dtype, None, *medium)
         field, memory = math.prod(tile.inner), sum(math.prod(slab.shape) for slab in slabs)
         sizes = np.array([field, 2 * (field + memory)]) * modelling.dtype.itemsize
         field, state = (int(size) for size in modelling.comm.allreduce(sizes, "max"))  # tiles compute the same loops
@@ -97,6 +102,8 @@ class Program:
             return DistributedArray(modelling.range, modelling.comm, traces)
         padded = jnp.pad(velocity, modelling.tile.ends, mode="edge").reshape(modelling.tile.inner)
         c = (padded * modelling.geometry.interval) ** 2
+        if modelling.density is not None:
+            c = modelling.density.astype(modelling.dtype) * c
         if modelling.tile.surface:
             c = c.at[..., 0].set(0)
         traces = lax.map(lambda shot: self._shot(c, *shot), self._shots)
@@ -135,7 +142,7 @@ class _TracedSteps(Steps):
         if tile.surface:
             half = tile.halo[2]
             u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
-        w = self._laplacian(u)
+        w: LocalArray = self._laplacian(u)
         for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
             zone, (a, b) = self._zone(slab), self._profile(slab)
             stored = self._stored(slab, zone)
@@ -146,6 +153,21 @@ class _TracedSteps(Steps):
             firsts.append(first)
             seconds.append(second.at[stored].set(own))
         return w, firsts, seconds
+
+
+class _TracedDensitySteps(DensitySteps):
+    """The same with variable density."""
+
+    def at_rest(self, like: LocalArray) -> State:
+        """Return the state at rest."""
+        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
+        return State(jnp.zeros_like(like), jnp.zeros_like(like), psi, zeta)
+
+    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
+        return jnp.pad(x, widths)
+
+    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
+        return x.at[index].set(values)
 
 
 def loops_within(budget: int | None, steps: int, wavefield: int, state: int) -> list[int]:

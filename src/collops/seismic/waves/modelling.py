@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -16,10 +17,11 @@ from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import threads_of_rank, uses_numba
+from collops.seismic.waves.density_steps import largest_wavenumber
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
-from collops.seismic.waves.layers import mean_frequency
+from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March, Shot
 from collops.seismic.waves.storage import Storage
 
@@ -39,6 +41,8 @@ class Modelling:
         The shots of each group.
     memory : int or None
         Bytes for wavefields.
+    density : numpy.ndarray or None
+        The density on the tile, in double precision, if it varies.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Modelling:
         *,
         tiles: Sequence[int] | None,
         dtype: DTypeLike,
+        density: ArrayLike | None,
         memory: int | None,
         kernels: str | None,
         threads: int | None,
@@ -71,13 +76,11 @@ class Modelling:
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
             parts = [Tile(grid, layout, rank) for rank in range(count)]
             self.tile, slabs = parts[comm.rank % count], self._slabs(parts[comm.rank % count])
+            self.density = None if density is None else _checked_density(density, self.tile, count)
+            self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
             self._memory = _elements(slabs)
             self.storage = self._storage(parts, memory)
-            if uses_numba(kernels, "waves propagate"):
-                from collops.seismic.waves.numba_steps import Steps
-            else:
-                from collops.seismic.waves.numpy_steps import Steps
-            self._steps: Any = Steps(self.tile, slabs, self.dtype, shared_threads if threads is None else threads)
+            self._steps = self._made_steps(slabs, kernels, shared_threads if threads is None else threads)
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
         self.across = comm.subgroup(tuple(rank % count for rank in range(comm.size)))
@@ -99,7 +102,7 @@ class Modelling:
         with raised_together():
             if invalid:
                 raise InputError("velocities must be positive and finite")
-            longest, interval = self.grid.largest_step(float(largest)), self.geometry.interval
+            longest, interval = self._largest_step(float(largest)), self.geometry.interval
             if interval > longest:
                 raise InputError(
                     f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
@@ -109,14 +112,24 @@ class Modelling:
 
     def march(self, velocity: np.ndarray) -> March:
         """Return the time loops for a velocity on the tile."""
-        c = ((velocity * self.geometry.interval) ** 2).astype(self.dtype)
+        c = (velocity * self.geometry.interval) ** 2
+        c = (c if self.density is None else self.density * c).astype(self.dtype)
         if self.tile.surface:
             c[..., 0] = 0
         return March(self.tile, self._steps, self._memory, c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
-        """Return a shot on the tile."""
-        return Shot.create(self.geometry, number, self.tile, self.dtype)
+        """Return a shot on the tile. With a variable density its source is divided by the density at its points."""
+        shot = Shot.create(self.geometry, number, self.tile, self.dtype)
+        if self.density is None:
+            return shot
+        buoyancy = (1 / self.density.reshape(-1)[shot.source_points]).astype(self.dtype)
+        return replace(shot, source=shot.source * buoyancy)
+
+    def slope(self, velocity: LocalArray) -> LocalArray:
+        """Return the derivative of c with respect to the velocity."""
+        slope = 2 * velocity * self.geometry.interval**2
+        return slope if self.density is None else self.density * slope
 
     def no_traces(self) -> np.ndarray:
         """Return zeros for the traces of this rank's shots."""
@@ -136,13 +149,36 @@ class Modelling:
         return self._slabs(self.tile)
 
     def _slabs(self, tile: Tile) -> list[Slab]:
+        return tile.slabs(self.absorption, self.dtype)
+
+    @property
+    def absorption(self) -> Absorption:
+        """The parameters of the layers."""
         layers, interval = self.grid.layers, self.geometry.interval
         velocity, frequency = layers.velocity, layers.frequency
         if velocity is None:
             velocity = self.grid.largest_step(1.0) / interval  # for which this step is the longest stable one
         if frequency is None:
             frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
-        return tile.slabs(interval, velocity, frequency, self.dtype)
+        return Absorption(interval, velocity, frequency)
+
+    def _made_steps(self, slabs: list[Slab], kernels: str | None, threads: int | None) -> Any:
+        """Return the kernels of a step."""
+        compiled = uses_numba(kernels, "waves propagate")
+        if self.density is not None:
+            if compiled:
+                from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
+            else:
+                from collops.seismic.waves.density_steps import DensitySteps
+            return DensitySteps(self.tile, slabs, self.dtype, threads, self.density, self.absorption)
+        if compiled:
+            from collops.seismic.waves.numba_steps import Steps
+        else:
+            from collops.seismic.waves.numpy_steps import Steps
+        return Steps(self.tile, slabs, self.dtype, threads)
+
+    def _largest_step(self, velocity: float) -> float:
+        return self.grid.largest_step(velocity) if self._wavenumber is None else 2 / (velocity * self._wavenumber)
 
     def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
@@ -162,6 +198,21 @@ def check_host(array: object, what: str) -> None:
         raise UnsupportedTypeError(f"waves propagate in arrays of numpy, not of {array.engine.name}")
     if array.dtype.kind == "c":
         raise UnsupportedTypeError(f"{what} must be real, not of {array.dtype}")
+
+
+def _checked_density(density: ArrayLike, tile: Tile, tiles: int) -> np.ndarray:
+    """Return the density on the tile in double precision."""
+    try:
+        values = np.asarray(density, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the density must be real numbers in host memory: {error}") from error
+    if values.shape != tile.grid.shape:
+        raise InputError(f"the density must have the shape {tile.grid.shape} of the grid, not {values.shape}")
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise InputError("densities must be positive and finite")
+    if tiles > 1:
+        raise InputError(f"waves with a variable density need undivided grids, not {tiles} tiles")
+    return tile.extend(values)
 
 
 def _elements(slabs: list[Slab]) -> int:

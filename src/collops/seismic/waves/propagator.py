@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, DistributedArray, LinearOperator
 from collops.seismic.waves.born import Born
@@ -35,6 +35,8 @@ class Propagator:
         that all ranks share the shots.
     dtype : dtype
         float32 or float64, of fields and data.
+    density : array, optional
+        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default. It needs undivided grids.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For arrays of JAX, the time loop is divided into nested loops instead.
@@ -71,6 +73,15 @@ class Propagator:
     with central differences: leapfrog in time, and the order of the grid in space. Sample n is the pressure at time
     :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
 
+    With a density :math:`\rho` the pressure solves
+
+    .. math::
+        \frac{1}{\rho v^2} \partial_t^2 u = \nabla \cdot \left(\frac{1}{\rho} \nabla u\right)
+        + \frac{w(t)}{\rho}\, \delta(x - x_s)
+
+    on a staggered grid, so that a constant density changes nothing but the rounding and the dispersion. Between points
+    the mean of both buoyancies counts: the scheme is of second order in space where the density varies.
+
     Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, and each shot on
     several tiles one allreduce of its traces.
 
@@ -93,6 +104,7 @@ class Propagator:
         *,
         tiles: Sequence[int] | None = None,
         dtype: DTypeLike = "float32",
+        density: ArrayLike | None = None,
         memory: int | None = None,
         kernels: str | None = None,
         threads: int | None = None,
@@ -100,7 +112,7 @@ class Propagator:
     ) -> None:
         self.grid, self.geometry = grid, geometry
         options = {"tiles": tiles, "dtype": dtype, "memory": memory, "kernels": kernels, "threads": threads}
-        self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
+        self._modelling = modelling = Modelling(grid, geometry, density=density, comm=comm, **options)
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self.shots, self.storage = modelling.shots, modelling.storage
