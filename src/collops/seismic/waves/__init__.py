@@ -15,6 +15,7 @@ from collops.seismic.waves.propagator import Propagator
 from collops.seismic.waves.shot_shares import share_by_cost
 from collops.seismic.waves.stencil import largest_step, phase_velocity
 from collops.seismic.waves.storage import Storage
+from collops.seismic.waves.wavelet import WaveletModelling
 
 __all__ = [
     "Born",
@@ -24,6 +25,7 @@ __all__ = [
     "Propagator",
     "Storage",
     "WaveformMisfit",
+    "WaveletModelling",
     "largest_step",
     "phase_velocity",
     "share_by_cost",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, DistributedArray, LinearOperator
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
-from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.wavelet import WaveletModelling
 
 if TYPE_CHECKING:
     from collops.seismic.waves.jax_program import Program
@@ -111,8 +114,10 @@ class Propagator:
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
-        options = {"tiles": tiles, "dtype": dtype, "memory": memory, "kernels": kernels, "threads": threads}
-        self._modelling = modelling = Modelling(grid, geometry, density=density, comm=comm, **options)
+        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
+        options |= {"memory": memory, "kernels": kernels, "threads": threads}
+        self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
+        self._options = options
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self.shots, self.storage = modelling.shots, modelling.storage
@@ -153,6 +158,33 @@ class Propagator:
         if isinstance(model, DistributedArray) and model.engine.traced:
             return self._program.jacobian(model)
         return Born(self._modelling, model)
+
+    def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
+        """Return the traces at a model as a linear function of the wavelet. Collective.
+
+        A solver then finds the wavelet of recorded traces. Modelling takes as long as one call of the propagator.
+
+        Parameters
+        ----------
+        model : DistributedArray
+            As for :meth:`__call__`, of NumPy.
+        common : bool
+            Whether all shots have the same wavelet, shape (samples,); otherwise each has its own, (shots, samples).
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError, InputError
+            As for :meth:`__call__`, or if the model is not of NumPy.
+        """
+        check_host(model, "the model")
+        grid, absorption = self.grid, self._modelling.absorption
+        # The layers must not depend on the wavelet.
+        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency or None)
+        impulse = np.zeros(self.geometry.shape[2])
+        impulse[0] = 1
+        geometry = replace(self.geometry, wavelet=impulse)
+        other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **self._options)
+        return WaveletModelling(self._modelling, other(model), common)
 
     @cached_property
     def _program(self) -> Program:
