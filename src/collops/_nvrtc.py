@@ -57,11 +57,11 @@ def _cuda_module(paths: tuple[Path, ...], options: tuple[str, ...]) -> Any:
 def cuda_kernel(module: str, source: str | tuple[str, ...], name: str, *options: str) -> Any:
     """Return the CUDA kernel `name` of a file next to a Python module, to be called with grid, block and arguments.
 
-    `module` is the ``__file__`` of the Python module. The file, or several that continue each other, is compiled once,
-    with `options` as in :func:`cuda_module`.
+    `module` is the ``__file__`` of the Python module; paths are relative to its folder. The file, or several that
+    continue each other, is compiled once, with `options` as in :func:`cuda_module`.
     """
     sources = (source,) if isinstance(source, str) else source
-    return _cuda_module(tuple(Path(module).with_name(file) for file in sources), options).get_function(name)
+    return _cuda_module(tuple(Path(module).parent / file for file in sources), options).get_function(name)
 
 
 def _machine_code(source: str, options: tuple[str, ...], processor: str) -> Path:

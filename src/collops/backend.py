@@ -122,7 +122,7 @@ class Engine:
         return array
 
     def check_devices(self, array: LocalArray) -> None:
-        """Raise an UnsupportedTypeError if `array` is spread over several devices, from which no messages are sent."""
+        """Raise an UnsupportedTypeError unless `array` is on one device, the current one: others send no messages."""
 
     def dtype(self, dtype: DTypeLike) -> np.dtype:
         """Return the engine's dtype for `dtype`: single instead of double precision in JAX without 64 bits."""
@@ -300,6 +300,14 @@ class _CupyEngine(Engine):
         self.streams = True
         self.cuda = not self.xp.cuda.runtime.is_hip
 
+    def check_devices(self, array: LocalArray) -> None:
+        current = self.xp.cuda.runtime.getDevice()
+        if array.data.device_id != current:
+            raise UnsupportedTypeError(
+                f"the local array is on GPU {array.data.device_id}, but GPU {current} is current in this thread: "
+                "create it on the rank's own GPU, which collops.world() makes current, or copy it there by cupy.array"
+            )
+
     def put(self, array: LocalArray, index: Selection, values: LocalArray) -> LocalArray:
         # CuPy reaches 40 % of the memory's bandwidth if rows are not aligned, else 65 %.
         if getattr(values, "nbytes", 0) < _LARGE_BOX or engine_of(values) is not self or values.dtype != array.dtype:
@@ -381,6 +389,21 @@ def memory_of(chosen: Engine) -> int:
     if chosen.streams:
         return chosen.xp.cuda.Device().mem_info[1]
     return memory_limit()
+
+
+def free_memory(chosen: Engine) -> int:
+    """Return the memory of the rank's device, in bytes, that this process can still use, for an engine with streams."""
+    return chosen.xp.cuda.Device().mem_info[0] + chosen.xp.get_default_memory_pool().free_bytes()
+
+
+def any_true(mask: LocalArray) -> bool:
+    """Return whether an element of an array of booleans is true. Waits for its values.
+
+    CuPy compiles reductions of booleans, for seconds at the first use, but not the maximum of integers.
+    """
+    if engine_of(mask).streams:
+        return bool(mask.size) and bool(mask.view(np.uint8).max())
+    return bool(mask.any())
 
 
 def engine_of(array: object) -> Engine:

@@ -43,3 +43,13 @@ def test_operations_of_cupy(comm):
         total=lambda x: float(cupy.asarray(x).sum()),
     )
     assert arithmetic.words(functions) == arithmetic.row_of_the_table("CuPy, one operation after the other")
+
+
+@pytest.mark.usefixtures("device")
+def test_compiled_programs_of_jax(comm):
+    if comm.size > 1:
+        pytest.skip("JAX would use the GPU of another rank")
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX has no GPU")
+    assert arithmetic.words(arithmetic.of_jax()) == arithmetic.row_of_the_table("JAX on GPUs, compiled")

@@ -9,7 +9,7 @@ import pytest
 
 import collops
 from collops.comm.nccl import NcclOfCupy
-from collops.errors import TransportError
+from collops.errors import InputError, TransportError, UnsupportedTypeError
 from tests.comm import checks
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -118,3 +118,20 @@ def test_nccl_calls_are_captured(joined):
             graph.launch(stream)
     stream.synchronize()
     assert float(x.max()) == float(x.min()) == float(joined.size) ** 3
+
+
+def test_another_current_gpu_is_refused(joined):
+    """Messages and arrays would be on streams of two GPUs, and results wrong; JAX leaves another GPU current."""
+    if joined.size == 1 or joined.device_transport != "nccl":
+        pytest.skip("only NCCL is bound to one GPU")
+    own, count = cupy.cuda.Device(), cupy.cuda.runtime.getDeviceCount()
+    if count == 1:
+        pytest.skip("each rank sees only its own GPU")
+    with cupy.cuda.Device((own.id + 1) % count):
+        x = cupy.ones(3)
+        for call in (joined.allreduce, joined.allgather):
+            with pytest.raises(InputError, match=f"from GPU {own.id}"):
+                call(x)
+    with pytest.raises(UnsupportedTypeError, match=f"but GPU {own.id} is current"):
+        collops.from_local(x, comm=joined)
+    assert joined.allreduce(cupy.ones(3)).tolist() == [joined.size] * 3

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import collops
 from collops.apps import solve
 from collops.apps.recipe import run_job
+from collops.array import kernels
 from collops.errors import InputError, UnsupportedTypeError
+from collops.operators.csr import device_products
+from collops.operators.csr.compressed import CompressedRows
 from collops.preconditioners import block_jacobi, multigrid, two_level
 from tests.apps.jobs import Listener
 from tests.preconditioners.matrices import distributed, poisson
-from tests.preconditioners.test_multigrid import cube_of_27_points, plane, split
+from tests.preconditioners.test_multigrid import cube_of_27_points, jumps, plane, split
+
+multigrid_module = importlib.import_module("collops.preconditioners.multigrid")
 
 pytestmark = pytest.mark.usefixtures("device")
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -47,6 +55,76 @@ def test_multigrid_in_single_precision_and_refreshed(comm):
         np.testing.assert_allclose(
             cupy.asnumpy((2 * (M @ y)).gather()), cupy.asnumpy(before.gather()), rtol=1e-6, atol=1e-9
         )
+
+
+SET_UP = {
+    "anisotropic plane": lambda: plane(60, 1e-3),
+    "cube of 27 points": lambda: cube_of_27_points(16),
+    "jumps": lambda: jumps(48),
+    "complex cube": lambda: poisson(12, dtype="c16"),
+    "complex cube in single precision": lambda: poisson(12, dtype="c8"),
+    "plane in single precision": lambda: plane(60).astype("f4"),
+}
+
+
+@pytest.mark.parametrize("name", SET_UP)
+def test_set_up_of_multigrid_on_devices(comm, monkeypatch, name):
+    """The same matrices as on the host, in double precision bit by bit; the same bits from a repeated set-up."""
+    monkeypatch.setattr(multigrid_module, "_SMALL", 0)
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    A = split(SET_UP[name](), comm)
+    loops = A.dtype.char == "d" and kernels.loops() is not None
+    if loops:  # SciPy adds in another order
+        monkeypatch.setattr(kernels, "LONG", 1)
+    M, again, expected = multigrid(A, engine="cupy"), multigrid(A, engine="cupy"), multigrid(A)
+    tolerance = 1e-11 if A.dtype.char in "dD" else 1e-4
+    for _ in range(3):
+        assert (M.rows, M.entries) == (expected.rows, expected.entries) and len(M.rows) > 2
+        assert_equal_matrices(M, again)
+        if loops:
+            assert_equal_matrices(M, expected)
+        for engine in ("cupy", "numpy"):
+            x = collops.random(A.rows, seed=1, comm=comm, dtype=A.dtype, engine=engine)
+            image = cupy.asnumpy((expected @ x).gather())
+            np.testing.assert_allclose(
+                cupy.asnumpy((M @ x).gather()), image, rtol=tolerance, atol=tolerance * abs(image).max()
+            )
+        for each in (M, again, expected):
+            each.refresh(split(2 * SET_UP[name](), comm))
+
+
+def assert_equal_matrices(M, other):
+    for level, same in zip(M._levels, other._levels, strict=True):
+        for mine, theirs in ((level.matrix, same.matrix), (level.prolongation, same.prolongation)):
+            for a, b in zip(mine.blocks, theirs.blocks, strict=True):
+                for part in ("indptr", "indices", "data"):
+                    np.testing.assert_array_equal(getattr(a, part), getattr(b, part))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_products_of_sparse_matrices_on_devices(dtype):
+    """With rows of all lengths, for each kind of table."""
+    rng = np.random.default_rng(0)
+    few = sp.random_array((300, 3000), density=0.3 / 3000, rng=rng)
+    some, many = (sp.random_array((3000, 3000), density=n / 3000, rng=rng) for n in (5, 40))
+    dense = sp.csr_array(np.ones((3, 3000)))
+    for left, right in ((some, some), (many, some), (some, many), (some, few.T), (sp.vstack([some, dense]), many)):
+        a, b = (sp.csr_array(matrix).astype(dtype) for matrix in (left, right))
+        expected = sp.csr_array(a @ b)
+        expected.sort_indices()
+        first, second = (CompressedRows.from_host(matrix, cupy.asarray) for matrix in (a, b))
+        found = device_products.product(first, second).to_host()
+        np.testing.assert_array_equal(found.indptr, expected.indptr)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_allclose(found.data, expected.data, rtol=1e-4 if dtype in ("f4", "c8") else 1e-12)
+        back = second.transposed(conjugate=True).to_host()
+        np.testing.assert_array_equal(back.toarray(), b.toarray().conj().T)
+
+
+def test_the_set_up_raises_before_it_fills_the_device(comm, monkeypatch):
+    monkeypatch.setattr(multigrid_module, "free_memory", lambda engine: 1000)
+    with pytest.raises(InputError, match=r"multigrid needs about .* of memory"):
+        multigrid(split(plane(40), comm), engine="cupy")
 
 
 KINDS = {

@@ -169,7 +169,7 @@ def test_sources_are_computed_in_batches():
     [
         ({"axes": (np.arange(5.0),)}, "not 1 arrays"),
         ({"axes": (np.arange(5.0), np.array([0.0, 1.0, 3.0]))}, "z must be uniform"),
-        ({"velocity": np.ones((5, 4))}, r"of shape \(5, 3\)"),
+        ({"velocity": np.ones((5, 4))}, r"the shape \(5, 3\)"),
         ({"velocity": np.zeros((5, 3))}, "positive"),
         ({"positions": [(1.0, 2.5)]}, "within the grid: z from 0 to 2 m"),
         ({"positions": [(np.nan, 1.0)]}, "positions"),

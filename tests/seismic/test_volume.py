@@ -261,8 +261,9 @@ class TestWavelets:
         [
             (np.ones(4), "odd"),
             (np.ones((3, 3)), "must be 1-D"),
-            (np.zeros(5), "not all of them zero"),
-            (np.array([1, np.nan, 1]), "must hold finite numbers"),
+            (np.zeros(5), "must not hold zeros only"),
+            (np.array([1, np.nan, 1]), "contains NaN"),
+            (np.array([1, 1j, 1]), "holds complex128"),
             (np.ones(43), "43 samples, but a trace only 41"),
         ],
     )

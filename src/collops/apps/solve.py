@@ -328,7 +328,7 @@ def _preconditioner(job: Job[Options], problem: Problem, name: str) -> LinearOpe
         "block-jacobi": block_jacobi,
         "chebyshev": lambda matrix: chebyshev(matrix, M=jacobi(matrix)),
         "two-level": two_level,
-        "multigrid": multigrid,
+        "multigrid": lambda matrix: multigrid(matrix, engine=job.engine if job.engine.mutable else "numpy"),
     }
     with raised_together():
         return makers[name](problem.matrix)

@@ -181,7 +181,7 @@ def from_local(
         On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
         On every rank, if one of them is not an array, its byte order is not this machine's, or, with several ranks, it
-        is spread over several devices.
+        is spread over several devices or on another GPU than the current one.
 
     Examples
     --------

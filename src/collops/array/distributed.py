@@ -61,7 +61,7 @@ class DistributedArray(Array):
         If the shape of `local_array` or the number of ranks of `comm` does not fit `layout`.
     UnsupportedTypeError
         If `local_array` is not an array, its byte order is not this machine's, or, with several ranks, it is spread
-        over several devices.
+        over several devices or on another GPU than the current one.
 
     Notes
     -----

@@ -214,7 +214,11 @@ class Communicator:
                     self._count()
                     call = Call("allreduce", x, target, op)
                     call.resolved = resolved
-                    transport.run(call)
+                    try:
+                        transport.run(call)
+                    except ARGUMENT_ERRORS as error:
+                        self.reject("allreduce", error)
+                        raise
                     return target
         return self._run("allreduce", x, out, op)
 
@@ -324,7 +328,11 @@ class Communicator:
                     target = _if_like(x, out)
             if target is not None:
                 self._count()
-                transport.run(Call("alltoall", x, target))
+                try:
+                    transport.run(Call("alltoall", x, target))
+                except ARGUMENT_ERRORS as error:
+                    self.reject("alltoall", error)
+                    raise
                 return target
         return self._run("alltoall", x, out)
 

@@ -26,6 +26,7 @@ from collops.backend import CudaStream, LocalArray
 from collops.comm.agreement import MpiComm, gathered_values
 from collops.comm.call import KINDS, Call
 from collops.comm.failure import at_abort
+from collops.comm.own_device import own_stream
 from collops.comm.reductions import as_integers, library_loses_nan, nccl_reduction
 from collops.comm.side_stream import SideStream
 from collops.comm.transport import KnownExchange, Message, Pending, Transport
@@ -214,7 +215,7 @@ class NcclTransport(Transport):
         import cupy
 
         self._cupy = cupy
-        self._stream = cupy.cuda.get_current_stream
+        self._stream = own_stream()
         self.binding = binding
         self._size = size
         self._rank = rank

@@ -1,10 +1,12 @@
-"""Restrict a rank to its own GPU, before libraries initialise all visible GPUs."""
+"""A rank's own GPU: restrict the rank to it before libraries initialise all visible GPUs, and notice another one."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 
+from collops.backend import CudaStream
 from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
@@ -43,6 +45,31 @@ def select_own_device() -> None:
             shown = [str(number) for number in range(rank + 1 if selected_before is None else len(selected_before))]
         if shown:
             os.environ[name] = shown[rank % len(shown)]
+
+
+def own_stream() -> Callable[[], CudaStream]:
+    """Return a function that returns the current stream of the GPU that is current now.
+
+    The function raises `InputError` if another GPU is current. Work on arrays is then queued on a stream of that GPU,
+    while a library queues the messages of a communicator on the GPU where it was created: neither waits for the other,
+    and results would be wrong. It happens in a new thread, whose current GPU is the first one, and after programs of
+    JAX, which leave the GPU current on which they ran.
+    """
+    import cupy
+
+    current_stream, current = cupy.cuda.get_current_stream, cupy.cuda.runtime.getDevice
+    own = current()
+
+    def checked() -> CudaStream:
+        if (now := current()) != own:
+            raise InputError(
+                f"GPU {now} is current in this thread, but this rank's arrays are sent from GPU {own}: select it by "
+                f"cupy.cuda.Device({own}).use() in each thread and after programs of JAX, or let each rank see only "
+                "its own GPU (CUDA_VISIBLE_DEVICES, collops.jax.use_local_device())"
+            )
+        return current_stream()
+
+    return checked
 
 
 def _listed(name: str | None) -> list[str] | None:

@@ -22,6 +22,7 @@ from collops.comm.agreement import MpiComm
 from collops.comm.device_launch import Launch
 from collops.comm.device_wait import wait_while_source
 from collops.comm.nccl import NO_P2P, p2p_is_off
+from collops.comm.own_device import own_stream
 from collops.comm.transport import KnownExchange
 
 __all__ = ["kernel_source", "map_memory", "unmap_memory"]
@@ -78,7 +79,7 @@ class PeerStores:
         self._launches: dict[tuple[int, int | None], Launch] = {}
         self._one = cupy.zeros(1, np.float32)
         self._barrier_launch = self._prepared(1, _TYPES[_FLOAT])
-        self._current = cupy.cuda.get_current_stream
+        self._current = own_stream()
         self._event = cupy.cuda.Event(disable_timing=True)
         self._last = self._current()
         self._stream: int = self._last.ptr

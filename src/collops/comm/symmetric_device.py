@@ -24,6 +24,7 @@ from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
+from collops.comm.own_device import own_stream
 from collops.comm.reclaim import free_when_unreachable
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
@@ -238,6 +239,7 @@ class _Library:
 
         self.members = members
         self._cupy = cupy
+        self._stream = own_stream()
         self.bindings: ModuleType = bindings
         self.set = int(nvshmem.core.SignalOp.SIGNAL_SET)
         self.at_least = int(nvshmem.core.ComparisonType.CMP_GE)
@@ -255,7 +257,7 @@ class _Library:
         register_at_exit(self._end)
 
     def stream(self) -> int:
-        return self._cupy.cuda.get_current_stream().ptr
+        return self._stream().ptr
 
     def event(self) -> CudaEvent:
         """Return an event after the work on the current stream."""

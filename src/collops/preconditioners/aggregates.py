@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from collops.array import Layout
-from collops.backend import SparseArray
+from collops.backend import LocalArray, SparseArray, engine_of
 from collops.comm import Communicator
 from collops.exchange.forest import StarForest
 from collops.operators import CSRMatrix
+from collops.operators.csr.compressed import CompressedRows, starts_of
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import (
     Rows,
@@ -21,6 +22,7 @@ from collops.operators.csr.products import (
     suits_loops,
     unsigned,
 )
+from collops.preconditioners import device_rows
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
@@ -33,25 +35,28 @@ class Graph(NamedTuple):
     """The rows of a matrix, whose entries connect nodes, and the exchange of the values of other ranks' nodes.
 
     `own` are the columns of this rank's nodes, and `first` is the number of its first node. `largest` and `smallest`
-    have the moduli of the largest and the smallest entry of each row that are neither 0 nor on the diagonal.
+    have the moduli of the largest and the smallest entry of each row that are neither 0 nor on the diagonal. All arrays
+    are on the host, or on a device.
     """
 
     rows: SparseArray
     own: slice
     forest: StarForest
     first: int
-    largest: np.ndarray
-    smallest: np.ndarray
+    largest: LocalArray
+    smallest: LocalArray
 
     @property
     def comm(self) -> Communicator:
         """The ranks."""
         return self.forest.comm
 
-    def joined(self, values: np.ndarray) -> np.ndarray:
-        """Return the values of all nodes that the rows refer to. Collective."""
+    def joined(self, values: LocalArray) -> LocalArray:
+        """Return the values of all nodes that the rows refer to: with one rank `values` itself. Collective."""
+        if self.comm.size == 1:
+            return values
         ghosts = self.forest.bcast(values)
-        return np.concatenate([ghosts[: self.own.start], values, ghosts[self.own.start :]])
+        return engine_of(values).xp.concatenate([ghosts[: self.own.start], values, ghosts[self.own.start :]])
 
 
 def graph_of(A: CSRMatrix, rows: Rows, block: int) -> Graph:
@@ -83,7 +88,7 @@ def _norms_of_blocks(A: CSRMatrix, rows: Rows, block: int) -> CSRMatrix:
     return CSRMatrix._from_rows(norms, nodes, layout, layout, A.comm)
 
 
-def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:
+def aggregate(graph: Graph, threshold: float) -> tuple[LocalArray, int]:
     """Return the aggregate of each node of this rank, and how many aggregates belong to this rank. Collective.
 
     Roots of aggregates are a maximal set of nodes more than two strong connections apart [Bell et al. 2012]: repeatedly
@@ -91,34 +96,33 @@ def aggregate(graph: Graph, threshold: float) -> tuple[np.ndarray, int]:
     the other nodes join the aggregate of their strongest neighbour. Aggregates are numbered in the order of their
     roots, and belong to the ranks of their roots. Nodes without strong connections get the number -1.
     """
-    comm, roots_of_sizes = graph.comm, graph.joined(np.sqrt(graph.largest))
+    comm, xp = graph.comm, engine_of(graph.largest).xp
+    roots_of_sizes = graph.joined(xp.sqrt(graph.largest))
     rows = _strong(graph, roots_of_sizes, threshold)
-    connected = np.diff(rows.indptr) > 1  # a row has its diagonal entry
-    keys = np.where(connected, _hashed(graph.first + np.arange(rows.shape[0])), _COVERED)
-    undecided, changing = connected.copy(), np.ones(rows.shape[0], bool)
-    near, far = np.zeros_like(keys), np.zeros_like(keys)  # the largest keys within one and two connections
-    while comm.allreduce(np.array(int(undecided.any())), "max"):
+    keys, undecided, changing = _first_keys(graph, rows)
+    near, far = xp.zeros_like(keys), xp.zeros_like(keys)  # the largest keys within one and two connections
+    remaining = True
+    while comm.allreduce(np.array(int(remaining)), "max"):
         _set_largest(comm, rows, graph.joined(keys), changing, near)
-        changing &= (near != _ROOT) & (near != _COVERED)  # others keep their value
         _set_largest(comm, rows, graph.joined(near), undecided, far)
-        covered = undecided & (far == _ROOT)
-        roots = undecided & (far == keys)
-        keys[covered], keys[roots] = _COVERED, _ROOT
-        undecided &= ~(covered | roots)
-    roots = keys == _ROOT
-    count = int(roots.sum())
-    labels = np.full(rows.shape[0], -1, np.int64)
-    labels[roots] = int(np.sum(comm.allgather(np.array(count))[: comm.rank])) + np.arange(count)
-    _set_largest(comm, rows, graph.joined(labels), np.ones(rows.shape[0], bool), labels)
-    while comm.allreduce(np.array(int((connected & (labels < 0)).any())), "max"):
-        _join_strongest(graph, rows, roots_of_sizes, labels)
+        remaining = _settle(rows, near, far, keys, undecided, changing)
+    before = starts_of(keys == _ROOT)
+    count = int(before[-1])
+    labels = _labels_of_roots(rows, before, int(np.sum(comm.allgather(np.array(count))[: comm.rank])))
+    _set_largest(comm, rows, graph.joined(labels.copy()), xp.ones(rows.shape[0], bool), labels)
+    remaining = True
+    while comm.allreduce(np.array(int(remaining)), "max"):
+        remaining = _join_strongest(graph, rows, roots_of_sizes, labels)
     return labels, count
 
 
-def _extremes(comm: Communicator, rows: SparseArray, offset: int) -> tuple[np.ndarray, np.ndarray]:
+def _extremes(comm: Communicator, rows: SparseArray, offset: int) -> tuple[LocalArray, LocalArray]:
     """Return the largest, and the smallest positive modulus of the entries of each row outside of the diagonal."""
-    count = rows.shape[0]
-    largest, smallest = np.zeros(count), np.full(count, np.inf)
+    count, xp = rows.shape[0], engine_of(rows.data).xp
+    largest, smallest = xp.zeros(count), xp.full(count, np.inf)
+    if isinstance(rows, CompressedRows):
+        device_rows.extreme_sizes(rows, offset, largest, smallest)
+        return largest, smallest
     if suits_loops(rows):
         from collops.preconditioners.numba_aggregation import extreme_sizes
 
@@ -135,7 +139,7 @@ def _extremes(comm: Communicator, rows: SparseArray, offset: int) -> tuple[np.nd
     return largest, smallest
 
 
-def _strong(graph: Graph, roots: np.ndarray, threshold: float) -> SparseArray:
+def _strong(graph: Graph, roots: LocalArray, threshold: float) -> SparseArray:
     """Return the strong entries, and those on the diagonal.
 
     An entry is strong if its ratio to the geometric mean of the largest entries, outside of the diagonal, of its row
@@ -144,6 +148,8 @@ def _strong(graph: Graph, roots: np.ndarray, threshold: float) -> SparseArray:
     from scipy import sparse
 
     rows, offset, count = graph.rows, graph.own.start, graph.rows.shape[0]
+    if isinstance(rows, CompressedRows):
+        return device_rows.strong_entries(rows, offset, roots, threshold)
     own_roots = roots[graph.own]
     if count and (graph.smallest >= threshold * own_roots * roots.max()).all() and rows.data.all():
         return rows  # all entries are strong
@@ -162,10 +168,12 @@ def _strong(graph: Graph, roots: np.ndarray, threshold: float) -> SparseArray:
 
 
 def _set_largest(
-    comm: Communicator, rows: SparseArray, values: np.ndarray, chosen: np.ndarray, out: np.ndarray
+    comm: Communicator, rows: SparseArray, values: LocalArray, chosen: LocalArray, out: LocalArray
 ) -> None:
     """Set `out` to the largest of the values of the nodes of each row that is chosen; no row is empty."""
-    if suits_loops(rows):
+    if isinstance(rows, CompressedRows):
+        device_rows.set_largest(rows, values, chosen, out)
+    elif suits_loops(rows):
         from collops.preconditioners.numba_aggregation import largest_of_neighbours
 
         starts, columns, _ = unsigned(rows)
@@ -175,19 +183,59 @@ def _set_largest(
         out[chosen] = np.maximum.reduceat(values[rows.indices], rows.indptr[:-1])[chosen]
 
 
-def _join_strongest(graph: Graph, rows: SparseArray, roots: np.ndarray, labels: np.ndarray) -> None:
+def _first_keys(graph: Graph, rows: SparseArray) -> tuple[LocalArray, LocalArray, LocalArray]:
+    """Return the keys of this rank's nodes, whether they are undecided, and whether a neighbour's key may change."""
+    if isinstance(rows, CompressedRows):
+        return device_rows.first_keys(rows, graph.first, _COVERED)
+    connected = np.diff(rows.indptr) > 1  # a row has its diagonal entry
+    keys = np.where(connected, _hashed(graph.first + np.arange(rows.shape[0])), _COVERED)
+    return keys, connected, np.ones(rows.shape[0], bool)
+
+
+def _settle(
+    rows: SparseArray, near: LocalArray, far: LocalArray, keys: LocalArray, undecided: LocalArray, changing: LocalArray
+) -> bool:
+    """Settle nodes whose largest key within two connections is a root's or their own: they are covered, or roots.
+
+    Nodes whose largest neighbour is settled stop changing. Returns whether a node remains undecided.
+    """
+    if isinstance(rows, CompressedRows):
+        return device_rows.settle(rows, near, far, _COVERED, _ROOT, keys, undecided, changing)
+    changing &= (near != _ROOT) & (near != _COVERED)
+    covered = undecided & (far == _ROOT)
+    roots = undecided & (far == keys)
+    keys[covered], keys[roots] = _COVERED, _ROOT
+    undecided &= ~(covered | roots)
+    return bool(undecided.any())
+
+
+def _labels_of_roots(rows: SparseArray, before: LocalArray, first: int) -> LocalArray:
+    """Return the labels of roots in their order, from `first`, and -1 for other nodes.
+
+    `before` has the number of roots before each node, and of all roots.
+    """
+    if isinstance(rows, CompressedRows):
+        return device_rows.labels_of_roots(rows, before, first)
+    return np.where(np.diff(before) > 0, first + before[:-1], -1)
+
+
+def _join_strongest(graph: Graph, rows: SparseArray, roots: LocalArray, labels: LocalArray) -> bool:
     """Give nodes without a label the label of the strongest neighbour; among equals the smallest. Collective.
 
-    The strength is the ratio of an entry to the geometric mean in :func:`_strong`, rounded.
+    The strength is the ratio of an entry to the geometric mean in :func:`_strong`, rounded. Returns whether a node with
+    neighbours remains without a label.
     """
-    neighbours, offset = graph.joined(labels), graph.own.start
+    neighbours, offset = graph.joined(labels.copy()), graph.own.start
+    if isinstance(rows, CompressedRows):
+        return device_rows.set_strongest(rows, offset, roots, _STEPS, _SHIFT, neighbours, labels)
+    connected = np.diff(rows.indptr) > 1
     if suits_loops(rows):
         from collops.preconditioners.numba_aggregation import strongest_labels
 
         arguments = *unsigned(rows), np.uint64(offset), roots, _STEPS, _SHIFT, neighbours, labels
         in_pieces(graph.comm, rows.indptr, lambda first, end: strongest_labels(first, end, *arguments))
-        return
-    missing = np.flatnonzero((labels < 0) & (np.diff(rows.indptr) > 1))
+        return bool((connected & (labels < 0)).any())
+    missing = np.flatnonzero((labels < 0) & connected)
     part = rows[missing].tocoo()
     i, j = part.coords
     labelled = (neighbours[j] >= 0) & (j != missing[i] + offset)
@@ -198,6 +246,7 @@ def _join_strongest(graph: Graph, rows: SparseArray, roots: np.ndarray, labels: 
     order = np.lexsort((candidates, -strengths, i))
     best = order[np.unique(i[order], return_index=True)[1]]
     labels[missing[i[best]]] = candidates[best]
+    return bool((connected & (labels < 0)).any())
 
 
 def _hashed(numbers: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from collops.array import DistributedArray
-from collops.backend import LocalArray, engine_of, is_traced
+from collops.backend import LocalArray, any_true, engine_of, is_traced
 from collops.comm import Communicator
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, UnsupportedTypeError, type_name
@@ -78,7 +78,7 @@ def jacobi(
     with collective_errors(comm):
         values = diagonal.local_array if isinstance(diagonal, DistributedArray) else np.asarray(diagonal)
         xp = engine_of(values).xp
-        if not is_traced(values) and not bool(xp.all(xp.isfinite(values) & (values != 0))):
+        if not is_traced(values) and any_true(~xp.isfinite(values) | (values == 0)):
             raise InputError("jacobi needs a diagonal without elements that are 0 or not finite")
     return Diagonal(1 / diagonal, comm=comm)
 

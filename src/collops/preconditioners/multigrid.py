@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.array import Array, Layout, axpby, dots, random
+from collops.array.creation import AnyEngine
+from collops.backend import Engine, LocalArray, any_true, engine_of, free_memory
+from collops.backend import engine as as_engine
 from collops.comm.agreement import collective_errors
 from collops.errors import InputError, LayoutError
 from collops.limits import available_memory, in_words
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
+from collops.operators.csr import device_products
+from collops.operators.csr.compressed import CompressedRows, same_pattern
 from collops.operators.csr.products import Rows, merged_rows, own_columns, product_rows, transposed_rows
 from collops.operators.csr.repeated import Pattern, RepeatedProduct
 from collops.operators.memory import Buffers
@@ -21,7 +27,7 @@ from collops.preconditioners.chebyshev import chebyshev
 from collops.preconditioners.dense import DenseInverse
 from collops.preconditioners.jacobi import jacobi
 from collops.preconditioners.local import check_matrix
-from collops.preconditioners.prolongation import filtered, smoothed, tentative
+from collops.preconditioners.prolongation import Multiply, filtered, smoothed, tentative
 from collops.preconditioners.smoother import Smoother
 from collops.preconditioners.spectrum import largest_eigenvalue, ritz_values
 from collops.solvers.problem import check_count, check_number
@@ -29,17 +35,38 @@ from collops.solvers.problem import check_count, check_number
 _DENSE = 600  # maximum number of rows of a matrix that is inverted
 _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches the largest eigenvalue from below
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
-_BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW = 24, 400  # memory of the set-up, measured with 7 and 27 entries a row
+# Memory of the set-up, measured with 7 and 27 entries a row, in double precision.
+_BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
+_SMALL = 20_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
 _CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
 
 
 class Options(NamedTuple):
-    """Options of :func:`multigrid`, and the dtype of the entries that smoothers read."""
+    """Options of :func:`multigrid`, the dtype of the entries that smoothers read, and the engine of the set-up."""
 
     threshold: float
     degree: int
     entries: np.dtype
+    engine: Engine
+
+
+class Algebra(NamedTuple):
+    """Functions for matrices on the host or on devices, of one module each."""
+
+    merged_rows: Callable[[CSRMatrix], Rows]
+    product_rows: Multiply
+    transposed_rows: Callable[[CSRMatrix, Rows, bool], Rows]
+    repeated_product: Callable[[], Multiply]
+
+
+_ON_HOSTS = Algebra(merged_rows, product_rows, transposed_rows, RepeatedProduct)
+_ON_DEVICES = Algebra(
+    device_products.merged_rows,
+    device_products.product_rows,
+    device_products.transposed_rows,
+    device_products.RepeatedProduct,
+)
 
 
 class Aggregation(NamedTuple):
@@ -48,7 +75,7 @@ class Aggregation(NamedTuple):
     block: int
     tentative: Rows
     coarse: Layout
-    products: tuple[RepeatedProduct, ...]
+    products: tuple[Multiply, ...]
 
 
 class Level(NamedTuple):
@@ -69,6 +96,7 @@ def multigrid(
     degree: int = 1,
     cycle: str = "W",
     single_precision: bool = False,
+    engine: AnyEngine = "numpy",
 ) -> Multigrid:
     r"""Return a cycle of smoothed aggregation [Vaněk et al. 1996]. Collective.
 
@@ -94,6 +122,9 @@ def multigrid(
         Whether smoothers read entries in single precision: on devices, with JAX, and for large matrices on hosts with
         Numba. Vectors remain in double precision. It takes four more bytes of memory for each entry on the host, and
         eight for the entries of `A` on devices.
+    engine : {"numpy", "cupy"}
+        Where the set-up runs: ``"cupy"`` for devices, if `block` is 1 and there is one vector. Levels of at most 20,000
+        rows are set up on hosts. The engine of the vectors that are multiplied later does not matter.
 
     Returns
     -------
@@ -105,8 +136,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, or the set-up
-        would need more memory than a rank can still use.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, the set-up would
+        need more memory than a rank or its device can still use, or devices cannot do it.
     LayoutError
         On every rank, if `block` does not divide a rank's rows; or as for :func:`block_jacobi`.
     UnsupportedTypeError
@@ -116,7 +147,9 @@ def multigrid(
     -----
     Aggregates are the same on any number of ranks, and so is the number of iterations. They may extend across ranks.
     Levels with few rows move to fewer ranks, and the coarsest one is inverted as a dense matrix on every rank; a
-    pseudo-inverse solves singular systems. Hosts do the set-up: loops of Numba, with threads, or SciPy.
+    pseudo-inverse solves singular systems. On hosts, the set-up runs in loops of Numba, with threads, or in SciPy. On
+    devices, all sums have the same order as in Numba's loops, so that the set-up repeats its bits, and aggregates are
+    the same; the bounds of smoothers are rounded to three digits, so that they usually are the same as well.
 
     Examples
     --------
@@ -133,11 +166,12 @@ def multigrid(
     if cycle not in ("V", "W"):
         raise InputError(f"cycle must be 'V' or 'W', not {cycle!r}")
     block, A = check_count("block", block, smallest=1), A if A.dtype.kind in "fc" else _in_double_precision(A)
-    options = _checked_options(A, threshold, degree, single_precision)
+    options = _checked_options(A, threshold, degree, single_precision, engine)
     with collective_errors(A.comm):
-        _check_memory(A)
-        vectors = _checked_vectors(A, near_null_space, block).astype(A.dtype)
+        _check_memory(A, options.engine)
+        vectors = _checked_vectors(A, near_null_space, block, options.engine)
         _check_range(A, options.entries)
+    A = _placed(A, options.engine)
     _check_hermitian(A)
     return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
@@ -229,16 +263,19 @@ class Multigrid(LinearOperator):
         with collective_errors(self.comm):
             if A.dtype != self.dtype:
                 raise InputError(f"refresh needs a matrix of {self.dtype}, not {A.dtype}: set up a new multigrid")
+            _check_memory(A, self._options.engine)
+            _check_range(A, self._options.entries)
+        A = _placed(A, self._options.engine)
+        with collective_errors(self.comm):
             if not _same_pattern(A, self._finest):
                 raise InputError(
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
                 )
-            _check_memory(A)
-            _check_range(A, self._options.entries)
         _check_hermitian(A)
         levels = []
         for level in self._levels:
-            following, A = _coarsened(A, merged_rows(A), None, level.aggregation, self._options, again=True)
+            rows = _algebra_of(A).merged_rows(A)
+            following, A = _coarsened(A, rows, None, level.aggregation, self._options, again=True)
             levels.append(following)
         self._set_levels(levels, A, _solution(A, self._options))
 
@@ -292,12 +329,15 @@ class Multigrid(LinearOperator):
         return smoother.improve(y, x)
 
 
-def _checked_options(A: CSRMatrix, threshold: float, degree: int, single_precision: bool) -> Options:
+def _checked_options(A: CSRMatrix, threshold: float, degree: int, single_precision: bool, engine: AnyEngine) -> Options:
+    chosen = as_engine(engine)
+    if not chosen.mutable:
+        raise InputError(f"the set-up of multigrid runs on the engines numpy and cupy, not {chosen.name}")
     degree, threshold = check_count("degree", degree), check_number("threshold", threshold)
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     single = single_precision and A.dtype == np.float64
-    return Options(threshold, degree, np.dtype(np.float32) if single else A.dtype)
+    return Options(threshold, degree, np.dtype(np.float32) if single else A.dtype, chosen)
 
 
 def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
@@ -305,13 +345,28 @@ def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
     return CSRMatrix._from_rows(rows.astype(np.float64), columns, A.rows, A.columns, A.comm)
 
 
-def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int) -> np.ndarray:
-    """Return this rank's rows of the near null space."""
+def _placed(A: CSRMatrix, engine: Engine) -> CSRMatrix:
+    """Return the matrix on the devices of an engine if it is large, or else on the host."""
+    if engine.memory == "device" and A.rows.size > _SMALL:
+        return A if isinstance(A.entries[0], CompressedRows) else device_products.on_device(A, engine)
+    return A._with_entries(A.blocks) if isinstance(A.entries[0], CompressedRows) else A
+
+
+def _algebra_of(A: CSRMatrix) -> Algebra:
+    """Return the products and transposes where the entries of a matrix are."""
+    return _ON_DEVICES if isinstance(A.entries[0], CompressedRows) else _ON_HOSTS
+
+
+def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int, engine: Engine) -> LocalArray:
+    """Return this rank's rows of the near null space, in the memory of an engine."""
     count = A.rows.local_size(A.comm.rank)
+    several = near_null_space is not None and np.shape(near_null_space)[1:] not in ((), (1,))
+    if engine.memory == "device" and (block > 1 or several):
+        raise InputError("devices set up multigrid for one unknown of a point and one vector only: leave out engine=")
     if count % block:
         raise LayoutError(f"the number of rows of this rank, {count}, must be a multiple of block={block}")
     if near_null_space is None:
-        return np.tile(np.eye(block), (count // block, 1))
+        return engine.xp.tile(engine.xp.eye(block, dtype=A.dtype), (count // block, 1))
     vectors = np.asarray(near_null_space)
     if vectors.ndim != 2 or vectors.shape[0] != count or not vectors.shape[1] or vectors.dtype.kind not in "biufc":
         raise InputError(f"near_null_space must be an array of numbers of shape ({count}, vectors) on this rank")
@@ -319,13 +374,19 @@ def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int
         raise InputError("near_null_space must be real for a real matrix")
     if not np.isfinite(vectors).all():
         raise InputError("near_null_space has elements that are not finite")
-    return vectors
+    return engine.from_host(vectors.astype(A.dtype))
 
 
-def _check_memory(A: CSRMatrix) -> None:
-    """Raise an error if the set-up would need more memory than this rank can still use."""
-    needed = _BYTES_OF_AN_ENTRY * A.nnz + _BYTES_OF_A_ROW * A.rows.local_size(A.comm.rank)
-    if needed > (available := available_memory(A.comm.local_size)):
+def _check_memory(A: CSRMatrix, engine: Engine) -> None:
+    """Raise an error if the set-up would need more memory than this rank, or its device, can still use."""
+    count = A.rows.local_size(A.comm.rank)
+    if engine.streams:
+        needed = (_BYTES_OF_AN_ENTRY * A.nnz + _BYTES_OF_A_ROW_ON_DEVICES * count) * (4 + A.dtype.itemsize) // 12
+        available = free_memory(engine)
+    else:
+        needed = _BYTES_OF_AN_ENTRY * A.nnz + _BYTES_OF_A_ROW * count
+        available = available_memory(A.comm.local_size)
+    if needed > available:
         raise InputError(
             f"the set-up of multigrid needs about {in_words(needed)} of memory on this rank, which can still use "
             f"{in_words(available)}: use more nodes, or a smaller matrix"
@@ -334,14 +395,17 @@ def _check_memory(A: CSRMatrix) -> None:
 
 def _check_range(A: CSRMatrix, dtype: np.dtype) -> None:
     """Raise an error if `dtype` cannot represent the diagonal, which has the largest entries of a positive matrix."""
+    if dtype == A.dtype:
+        return
     sizes, limits = abs(A.blocks[0].diagonal()), np.finfo(dtype)
-    if dtype != A.dtype and not ((sizes > limits.tiny) & (sizes < limits.max)).all():
+    if not ((sizes > limits.tiny) & (sizes < limits.max)).all():
         raise InputError("the diagonal is too large or too small for single precision: scale the matrix")
 
 
 def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
-    u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=np.result_type(A.dtype, np.float32)) for seed in (1, 2))
+    dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
+    u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=dtype, engine=engine) for seed in (1, 2))
     image = A @ u
     product, adjoint, square, norm = map(complex, dots((v, image), (A @ v, u), (v, v), (image, image)))
     if abs(product - adjoint) > _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
@@ -352,19 +416,22 @@ def _check_hermitian(A: CSRMatrix) -> None:
 
 
 def _hierarchy(
-    A: CSRMatrix, vectors: np.ndarray, block: int, options: Options
+    A: CSRMatrix, vectors: LocalArray, block: int, options: Options
 ) -> tuple[list[Level], CSRMatrix, LinearOperator]:
     """Return the levels, until a matrix is small or hardly smaller than the last; this matrix; and its inverse."""
     levels: list[Level] = []
     while A.rows.size > _DENSE:
-        rows = merged_rows(A)
+        algebra, chosen = _algebra_of(A), engine_of(A.entries[0].data)
+        if engine_of(vectors) is not chosen:
+            vectors = chosen.from_host(options.engine.to_host(vectors))
+        rows = algebra.merged_rows(A)
         graph = graph_of(A, rows, block)
         labels, count = aggregate(graph, options.threshold)
         counts = [int(number) for number in A.comm.allgather(np.array(count))]
         if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
             break
         columns, coarse, vectors = tentative(A, labels, counts, vectors, block)
-        aggregation = Aggregation(block, columns, coarse, tuple(RepeatedProduct() for _ in range(3)))
+        aggregation = Aggregation(block, columns, coarse, tuple(algebra.repeated_product() for _ in range(3)))
         level, A = _coarsened(A, rows, graph, aggregation, options, again=False)
         levels.append(level)
         block = vectors.shape[1]
@@ -378,8 +445,9 @@ def _coarsened(
 
     `again` if the aggregation was used before.
     """
-    block, columns, coarse, products = aggregation
-    smoothing, right_product, left_product = products if again else [product_rows] * 3
+    block, columns, coarse, repeated = aggregation
+    algebra = _algebra_of(A)
+    smoothing, right_product, left_product = repeated if again else [algebra.product_rows] * 3
     M = jacobi(A)
     largest = bound = largest_eigenvalue(A, M)
     smoother = Smoother(A, M, options.degree, _bounds(largest), options.entries)
@@ -392,10 +460,11 @@ def _coarsened(
         bound = largest_eigenvalue(F, jacobi(F))
     prolongation, right = smoothed(A, kept, columns, coarse, bound, smoothing)
     right = right_product(A.forest, rows, own_columns(A), right)
-    left = transposed_rows(prolongation, merged_rows(prolongation), conjugate=True)
+    left = algebra.transposed_rows(prolongation, algebra.merged_rows(prolongation), True)
     R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
     product = left_product(R.forest, left, own_columns(R), right)
     following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
+    following = _placed(following, options.engine)
     return Level(A, smoother, prolongation, aggregation), following
 
 
@@ -409,8 +478,11 @@ def _solution(A: CSRMatrix, options: Options) -> LinearOperator:
 
 def _same_pattern(A: CSRMatrix, B: CSRMatrix) -> bool:
     """Return whether two matrices have this rank's entries in the same positions."""
-    pairs = zip(A.blocks, B.blocks, strict=True)
-    return np.array_equal(A.ghosts, B.ghosts) and all(Pattern.of(mine).suits(other) for mine, other in pairs)
+    pairs = zip(A.entries, B.entries, strict=True)
+    return np.array_equal(A.ghosts, B.ghosts) and all(
+        same_pattern(mine, other) if isinstance(mine, CompressedRows) else Pattern.of(mine).suits(other)
+        for mine, other in pairs
+    )
 
 
 def _bounds(largest: float) -> tuple[float, float]:
@@ -422,9 +494,10 @@ def _with_unit_diagonal(A: CSRMatrix) -> CSRMatrix:
     """Return the matrix with 1 in place of zeros on the diagonal, in the rows of columns that are 0. Collective."""
     from scipy import sparse
 
-    missing = np.flatnonzero(A.blocks[0].diagonal() == 0)
-    if not A.comm.allreduce(np.array(len(missing)), "sum"):
+    zero = A.entries[0].diagonal() == 0
+    if not A.comm.allreduce(np.array(int(any_true(zero))), "max"):
         return A
+    missing = np.flatnonzero(engine_of(zero).to_host(zero))
     rows, columns = merged_rows(A)
     places = missing, missing + own_columns(A).start
     units = sparse.csr_array((np.ones(len(missing), A.dtype), places), shape=rows.shape)

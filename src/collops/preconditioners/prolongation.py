@@ -7,13 +7,15 @@ from collections.abc import Callable
 import numpy as np
 
 from collops.array import Layout
-from collops.backend import SparseArray
+from collops.backend import LocalArray, SparseArray, any_true, engine_of
 from collops.comm import Communicator
 from collops.exchange.forest import StarForest
 from collops.exchange.indices import owners, sent_to
 from collops.operators import CSRMatrix
+from collops.operators.csr.compressed import CompressedRows, starts_of
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import Rows, from_pieces, own_columns, suits_loops, unsigned
+from collops.preconditioners import device_rows
 from collops.preconditioners.aggregates import Graph
 
 Multiply = Callable[[StarForest, Rows, slice, Rows], Rows]
@@ -30,7 +32,7 @@ def smoothed(
 
     `rows` are the merged rows of `A`, or of another matrix with the same columns; `largest` is the largest eigenvalue
     of this matrix, divided by its diagonal. `multiply` is :func:`collops.operators.csr.products.product_rows`, or a
-    product that repeats it.
+    product that repeats it; or of the module :mod:`collops.operators.csr.device_products`, for rows on a device.
     """
     own = own_columns(A)
     scale = _OVER_SMOOTHED / largest / rows.matrix.diagonal(own.start)[: rows.matrix.shape[0]]
@@ -53,8 +55,10 @@ def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
 
     matrix, offset = rows.matrix, graph.own.start
     limits = threshold * graph.largest
-    if not A.comm.allreduce(np.array(int((graph.smallest < limits).any())), "max"):
+    if not A.comm.allreduce(np.array(int(any_true(graph.smallest < limits))), "max"):
         return rows
+    if isinstance(matrix, CompressedRows):
+        return Rows(device_rows.filtered_entries(matrix, offset, limits, _SMALLEST_DIAGONAL), rows.numbers)
     if suits_loops(matrix):
         from collops.preconditioners.numba_aggregation import filtered_entries
 
@@ -77,27 +81,31 @@ def filtered(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float) -> Rows:
 
 
 def tentative(
-    A: CSRMatrix, labels: np.ndarray, counts: list[int], vectors: np.ndarray, block: int
-) -> tuple[Rows, Layout, np.ndarray]:
+    A: CSRMatrix, labels: LocalArray, counts: list[int], vectors: LocalArray, block: int
+) -> tuple[Rows, Layout, LocalArray]:
     """Return the prolongation whose columns are the vectors on the aggregates, made orthonormal. Collective.
 
     Also returns the layout of its columns, and this rank's rows of the coarse vectors: the factors that give back the
-    vectors.
+    vectors. On devices, a point has one unknown, and there is one vector.
     """
     from scipy import sparse
 
-    comm, width = A.comm, vectors.shape[1]
+    comm, width, xp = A.comm, vectors.shape[1], engine_of(labels).xp
     aggregates = Layout.split(sum(counts), comm.size, sizes=counts)
     coarse = _on_fewer_ranks(counts, width)
-    nodes = np.flatnonzero(labels >= 0)
-    used = np.zeros(sum(counts), bool)
+    nodes = xp.flatnonzero(labels >= 0)
+    used = xp.zeros(sum(counts), bool)
     used[labels[nodes]] = True
-    numbers, places = np.flatnonzero(used), np.cumsum(used) - 1
+    numbers, places = xp.flatnonzero(used), xp.cumsum(used) - 1
     columns = places[labels[nodes]]
     if block == width == 1:  # the vector itself is as good
-        starts = np.concatenate([[0], np.cumsum(labels >= 0)])
-        rows = sparse.csr_array((vectors[nodes, 0], columns, starts), shape=(len(labels), len(numbers)))
-        return Rows(rows, numbers), coarse, np.ones((coarse.local_size(comm.rank), 1), vectors.dtype)
+        entries = vectors[nodes, 0], columns, starts_of(labels >= 0)
+        shape = len(labels), len(numbers)
+        if isinstance(A.entries[0], CompressedRows):
+            rows = CompressedRows(entries[0], columns.astype(np.int32), entries[2], shape)
+        else:
+            rows = sparse.csr_array(entries, shape=shape)
+        return Rows(rows, numbers), coarse, xp.ones((coarse.local_size(comm.rank), 1), vectors.dtype)
     # An aggregate's owner receives its rows, and returns the orthonormal ones.
     ranks, targets = owners(aggregates, comm.rank, labels[nodes])
     first = A.rows.offset(comm.rank)[0] // block
@@ -147,10 +155,12 @@ def _on_fewer_ranks(counts: list[int], width: int) -> Layout:
     return Layout.split(sum(sizes), ranks, sizes=sizes)
 
 
-def _smoothing(comm: Communicator, rows: SparseArray, offset: int, scale: np.ndarray) -> SparseArray:
+def _smoothing(comm: Communicator, rows: SparseArray, offset: int, scale: LocalArray) -> SparseArray:
     """Return the identity minus the rows of a matrix, multiplied by `scale`; in the positions of the matrix."""
     from scipy import sparse
 
+    if isinstance(rows, CompressedRows):
+        return device_rows.smoothing_entries(rows, offset, scale)
     values = np.empty_like(rows.data)
     if suits_loops(rows):
         from collops.preconditioners.numba_aggregation import smoothing_entries

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collops.array import Array, axpby, dots, random
+from collops.backend import engine_of
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
 
@@ -28,7 +29,8 @@ def ritz_values(A: CSRMatrix, M: LinearOperator, steps: int) -> np.ndarray:
     The coefficients of the steps define a tridiagonal matrix with these eigenvalues [Saad 2003, section 6.7.3]. The
     right-hand side is the image of a random vector, so that singular matrices have a solution.
     """
-    z: Array = random(A.rows, seed=3, comm=A.comm, dtype=np.result_type(A.dtype, np.float32))
+    dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
+    z: Array = random(A.rows, seed=3, comm=A.comm, dtype=dtype, engine=engine)
     r = A @ z
     z = M._forward(r, z)
     p, image = z.copy(), z.copy()

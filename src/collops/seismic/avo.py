@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.seismic.real_numbers import real_array
 
 __all__ = ["Avo", "fit_avo"]
 
@@ -91,7 +92,7 @@ def fit_avo(
     >>> avo.gradient_deviation.round(3)
     array([0.081])
     """
-    angles, values = np.asarray(angles, np.float64), np.asarray(gathers, np.float64)
+    angles, values = real_array("angles", angles), real_array("gathers", gathers)
     if values.ndim < 2 or angles.shape != values.shape[-2:-1]:
         raise InputError(
             f"gathers need the shape (..., classes, rows) for angles of the shape (classes,), not {values.shape} and "
@@ -128,7 +129,7 @@ def _variance(squares: np.ndarray, freedom: np.ndarray, window: int) -> np.ndarr
 
 def _factors(name: str, values: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
     """Return values that are not negative, in a shape to which they broadcast."""
-    array = np.asarray(values, np.float64)
+    array = real_array(name, values)
     try:
         array = np.broadcast_to(array, shape)
     except ValueError:

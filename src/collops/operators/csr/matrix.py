@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from collops.exchange.forest import OnTransport, StarForest
 from collops.exchange.indices import as_indices, owners, sent_to
 from collops.exchange.transports import check_transport
 from collops.operators.base import Direction, LinearOperator
+from collops.operators.csr.compressed import CompressedRows
 from collops.operators.memory import Buffers, contiguous, filled, store
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         Global columns of other ranks that this rank's rows need.
     forest : StarForest
         The exchange from the elements of the domain to the ghosts.
+    entries : list
+        The rows of this rank in its own columns and in the columns `ghosts`, of SciPy or in the memory of a device.
 
     Raises
     ------
@@ -121,9 +125,10 @@ class CSRMatrix(OnTransport, LinearOperator):
     ) -> None:
         """Initialise the operator from the local block, the remote block and its global columns. Collective."""
         self.rows, self.columns = rows, columns
-        self._local, self._remote, self.ghosts = blocks
-        super().__init__(columns, rows, self._local.dtype, comm)
-        self.nnz = int(self._local.nnz + self._remote.nnz)
+        *self.entries, self.ghosts = blocks
+        self._on_host: tuple[SparseArray, SparseArray] | None = None
+        super().__init__(columns, rows, self.entries[0].dtype, comm)
+        self.nnz = int(sum(block.nnz for block in self.entries))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
         self._blocks: dict[tuple[Engine, np.dtype], tuple[Any, Any]] = {}
         self._buffers = Buffers()
@@ -138,7 +143,9 @@ class CSRMatrix(OnTransport, LinearOperator):
         from scipy import sparse
 
         first, count = columns.offset(comm.rank)[0], columns.local_size(comm.rank)
-        if len(numbers) == count and (not count or (numbers[0] == first and numbers[-1] == first + count - 1)):
+        if isinstance(matrix, CompressedRows):
+            blocks = matrix.split(numbers, first, count)
+        elif len(numbers) == count and (not count or (numbers[0] == first and numbers[-1] == first + count - 1)):
             blocks = matrix, sparse.csr_array((matrix.shape[0], 0), dtype=matrix.dtype), numbers[:0].astype(np.int64)
         else:
             shape = matrix.shape[0], columns.size
@@ -247,7 +254,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         if dtype.name == "bfloat16":
             return super()._astype(dtype)
         other = self._retyped(dtype)  # with the same star forest, which has buffers for each dtype
-        other._local, other._remote = self._local.astype(dtype), self._remote.astype(dtype)
+        other.entries, other._on_host = [block.astype(dtype) for block in self.entries], None
         other._blocks, other._buffers = {}, Buffers()
         return other
 
@@ -296,17 +303,19 @@ class CSRMatrix(OnTransport, LinearOperator):
     def _forward_columns(self, x: Array, out: Array) -> Array:
         operand = np.ascontiguousarray(contiguous(x.local_array, out.dtype).T)
         arriving = self.forest.start_bcast(operand, np.empty((len(self.ghosts), operand.shape[1]), operand.dtype))
-        result = self._local @ operand
-        result += self._remote @ arriving.finish()
+        local, remote = self.blocks
+        result = local @ operand
+        result += remote @ arriving.finish()
         store(result.T, out.local_array)
         return out
 
     def _adjoint_columns(self, y: Array, out: Array) -> Array:
         operand = np.ascontiguousarray(contiguous(y.local_array, out.dtype).T).conj()
-        ghosts = (self._remote.T @ operand).conj().astype(operand.dtype, copy=False)
-        result = np.empty((self._local.shape[1], operand.shape[1]), operand.dtype)
+        local, remote = self.blocks
+        ghosts = (remote.T @ operand).conj().astype(operand.dtype, copy=False)
+        result = np.empty((local.shape[1], operand.shape[1]), operand.dtype)
         leaving = self.forest.start_reduce(ghosts, result, "sum")
-        np.conjugate(self._local.T @ operand, out=result)
+        np.conjugate(local.T @ operand, out=result)
         leaving.finish()
         store(result.T, out.local_array)
         return out
@@ -314,10 +323,21 @@ class CSRMatrix(OnTransport, LinearOperator):
     @property
     def blocks(self) -> tuple[SparseArray, SparseArray]:
         """The rows of this rank in its own columns and in the columns `ghosts`: SciPy arrays, not to be written to."""
-        return self._local, self._remote
+        if self._on_host is None:
+            local, remote = (block.to_host() if isinstance(block, CompressedRows) else block for block in self.entries)
+            self._on_host = local, remote
+        return self._on_host
+
+    def _with_entries(self, entries: Sequence[Any]) -> CSRMatrix:
+        """Return this matrix with its blocks in the memory of a device, or of the host."""
+        other = copy(self)
+        other._on_host, other.entries, other._buffers = self.blocks, list(entries), Buffers()
+        return other
 
     def diagonal(self) -> DistributedArray:
         """Return the entries ``A[i, i]`` of a matrix whose rows and columns are split alike, on the host. No messages.
+
+        On the device, if the matrix is a level of a multigrid that was set up there.
 
         Raises
         ------
@@ -326,7 +346,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         """
         if self.columns is not self.rows:
             raise LayoutError("the diagonal needs a square matrix whose rows and columns are split alike")
-        return DistributedArray(self.rows, self.comm, self._local.diagonal())
+        return DistributedArray(self.rows, self.comm, self.entries[0].diagonal())
 
     def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
@@ -339,7 +359,8 @@ class CSRMatrix(OnTransport, LinearOperator):
         key = (engine, dtype)
         if key not in self._blocks:
             make_block = _blocks_for(engine).make_block
-            self._blocks[key] = (make_block(engine, self._local, dtype), make_block(engine, self._remote, dtype))
+            local, remote = self.entries if engine.streams else self.blocks
+            self._blocks[key] = (make_block(engine, local, dtype), make_block(engine, remote, dtype))
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> LocalArray:

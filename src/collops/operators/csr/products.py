@@ -119,7 +119,8 @@ def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Row
     matrix, numbers = rows
     if forest.comm.size == 1:
         return rows, None
-    lengths, entries = _entries_of_ghosts(forest, matrix)
+    bounds = forest.bcast(np.stack([matrix.indptr[:-1], matrix.indptr[1:]], axis=1).astype(np.int64))
+    lengths, entries = entries_of_ghosts(forest, bounds, matrix.nnz)
     columns = entries.bcast(numbers[matrix.indices])
     # Global columns are numbered consecutively, since products need memory for each column.
     together = np.union1d(numbers, columns)
@@ -249,16 +250,15 @@ def unsigned(matrix: SparseArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return starts.view(f"u{starts.itemsize}"), columns.view(f"u{columns.itemsize}"), matrix.data
 
 
-def _entries_of_ghosts(forest: StarForest, own: SparseArray) -> tuple[np.ndarray, StarForest]:
+def entries_of_ghosts(forest: StarForest, bounds: np.ndarray, count: int) -> tuple[np.ndarray, StarForest]:
     """Return the lengths of the rows of other ranks that are leaves of `forest`, and the star forest of their entries.
 
-    Collective.
+    Collective. `bounds` has where these rows begin and end on their ranks; this rank's rows have `count` entries.
     """
-    bounds = forest.bcast(np.stack([own.indptr[:-1], own.indptr[1:]], axis=1).astype(np.int64))
     lengths = bounds[:, 1] - bounds[:, 0]
     ends = np.cumsum(lengths)
     entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(bounds[:, 0] - (ends - lengths), lengths)
-    return lengths, StarForest(forest.comm, own.nnz, None, np.repeat(forest.remote_ranks, lengths), entries)
+    return lengths, StarForest(forest.comm, count, None, np.repeat(forest.remote_ranks, lengths), entries)
 
 
 def _check(matrix: object) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.seismic.real_numbers import finite_array
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
 
@@ -196,14 +197,3 @@ def _uniform_axis(name: str, values: ArrayLike) -> tuple[np.ndarray, float]:
             "resample onto a uniform axis"
         )
     return axis, step
-
-
-def finite_array(name: str, values: ArrayLike) -> np.ndarray:
-    """Return values as float64; raise InputError, which names them, if they are not finite real numbers."""
-    try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of real numbers in host memory: {error}") from error
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} contains NaN or infinite values")
-    return array

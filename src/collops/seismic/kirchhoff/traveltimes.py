@@ -14,8 +14,9 @@ from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, engine_of
 from collops.seismic.kirchhoff.eikonal import first_arrivals
 from collops.seismic.kirchhoff.fixed_point import early_samples
-from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid, finite_array
+from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid
 from collops.seismic.kirchhoff.nodes import checked_factor
+from collops.seismic.real_numbers import finite_array
 
 Mode = Literal["analytic", "eikonal", "byot"]
 

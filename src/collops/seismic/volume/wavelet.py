@@ -8,6 +8,7 @@ import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import open_array
+from collops.seismic.real_numbers import finite_array
 from collops.seismic.signals import ricker, ricker_half
 
 __all__ = ["from_power", "make_wavelet", "parse_wavelet"]
@@ -84,9 +85,9 @@ def _read(path: Path) -> np.ndarray:
             f"{path} has shape {tuple(array.shape)}: a wavelet must be 1-D, with an odd number of samples and time "
             "zero at the middle sample"
         )
-    wavelet = np.array(array, dtype=np.float64)
-    if not np.isfinite(wavelet).all() or not wavelet.any():
-        raise InputError(f"{path} must hold finite numbers, not all of them zero")
+    wavelet = finite_array(str(path), array)
+    if not wavelet.any():
+        raise InputError(f"{path} must not hold zeros only")
     return wavelet
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
 from collops.errors import InputError
+from collops.seismic.real_numbers import finite_array
 from collops.seismic.waves.grid import RADIUS, Grid, Tile
 
 _KAISER = 6.31  # Hicks (2002), table 1: monopoles, a radius of 4, wavenumbers up to half of Nyquist's
@@ -58,14 +59,8 @@ class Geometry:
     interval: float
 
     def __post_init__(self) -> None:
-        arrays = {}
-        for name in ("sources", "receivers", "wavelet", "interval"):
-            try:
-                arrays[name] = np.array(getattr(self, name), np.float64)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"{name} must be real numbers in host memory: {error}") from error
-            if not np.isfinite(arrays[name]).all():
-                raise InputError(f"{name} must be finite")
+        names = "sources", "receivers", "wavelet", "interval"
+        arrays = {name: finite_array(name, getattr(self, name)) for name in names}
         sources, receivers, wavelet, interval = arrays.values()
         if sources.ndim != 2 or not sources.size:
             raise InputError(f"sources must have the shape (shots, axes), not {sources.shape}")

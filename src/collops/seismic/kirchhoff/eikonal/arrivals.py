@@ -12,7 +12,8 @@ from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.kirchhoff.eikonal.medium import Medium, Source
-from collops.seismic.kirchhoff.geometry import ImageGrid, finite_array
+from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.real_numbers import finite_array
 
 _kernels_of = kernel_table("collops.seismic.kirchhoff.eikonal", "host", cupy="device")
 
@@ -81,8 +82,10 @@ def first_arrivals(
         raise InputError(f"axes must be (x, z) or (y, x, z), not {len(axes)} arrays")
     grid = ImageGrid.from_axes(*reversed(axes))
     speed = finite_array("velocity", velocity)
-    if speed.shape != grid.shape or not (speed > 0).all():
-        raise InputError(f"velocity must be positive, of shape {grid.shape}; its shape is {speed.shape}")
+    if speed.shape != grid.shape:
+        raise InputError(f"velocity must have the shape {grid.shape}, not {speed.shape}")
+    if not (speed > 0).all():
+        raise InputError("velocity must be positive everywhere")
     places = finite_array("positions", positions).reshape(-1, len(grid.axes))
     for name, axis, spacing, values in zip(grid.names, grid.axes, grid.spacing, places.T, strict=True):
         if ((values < axis[0] - 1e-3 * spacing) | (values > axis[-1] + 1e-3 * spacing)).any():

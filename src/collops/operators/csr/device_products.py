@@ -1,0 +1,248 @@
+"""Products and transposes of distributed sparse matrices on devices, as in :mod:`collops.operators.csr.products`.
+
+Only rows of other ranks pass through the host, as numbers of entries and their places; their values are exchanged
+between devices.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collops.backend import Engine, LocalArray
+from collops.exchange.forest import StarForest
+from collops.exchange.indices import sent_to
+from collops.operators.csr.compressed import CompressedRows, same_pattern, starts_of
+from collops.operators.csr.matrix import CSRMatrix
+from collops.operators.csr.products import Rows, entries_of_ghosts, own_columns
+from collops.operators.csr.row_kernels import launch
+
+# Threads of a row, threads of a block, and places of a row's table: for products with few, some and many terms; for
+# long rows; and for rows with tables in global memory. Blocks have at most 2048 places. On an H200, these shapes take
+# the least time of several for Poisson's equation with 7 and 27 points.
+_FEW, _SOME, _MANY = (1, 64, 16), (8, 256, 64), (32, 256, 256)
+_LONG, _ANY = (32, 32, 2048), (32, 256, 0)
+_MANY_TERMS = 200  # of a row of a product with about 40 entries
+_MAX_PLACES = 1 << 27  # of all tables in global memory at once
+
+
+def on_device(A: CSRMatrix, engine: Engine) -> CSRMatrix:
+    """Return a matrix whose entries are in the memory of an engine's devices; it shares all arrays with `A`."""
+    local, remote = A._parts(engine, A.dtype)
+    return A._with_entries((local.rows, remote.rows))
+
+
+def merged_rows(A: CSRMatrix) -> Rows:
+    """Return this rank's rows, with the columns that have entries or are its own, and their global numbers, sorted."""
+    local, remote = A.entries
+    xp = local.engine.xp
+    before, first = own_columns(A).start, A.columns.offset(A.comm.rank)[0]
+    numbers = xp.arange(first, first + local.shape[1], dtype=np.int64)
+    if not len(A.ghosts):
+        return Rows(local, numbers)
+    ghosts = local.engine.from_host(A.ghosts)
+    return Rows(_merged(local, remote, before), xp.concatenate([ghosts[:before], numbers, ghosts[before:]]))
+
+
+def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
+    """Return this rank's rows of a product, with sorted columns and without zeros. Collective.
+
+    The columns `own` of `left` are the rows of `right`; `forest` goes from them to the other columns of `left`.
+    """
+    (matrix, numbers), entries = _with_rows_of_ghosts(forest, own, right)
+    if entries is not None:
+        entries.free()
+    return Rows(product(left.matrix, matrix).without_zeros(), numbers)
+
+
+def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
+    """Return this rank's rows of the transpose of `A`, whose rows are `rows`, with sorted columns. Collective."""
+    comm, own, engine = A.comm, own_columns(A), rows.matrix.engine
+    columns = rows.matrix.transposed(conjugate=conjugate)
+    first = A.rows.offset(comm.rank)[0]
+    numbers = engine.xp.arange(first, first + A.rows.local_size(comm.rank), dtype=np.int64)
+    if comm.size == 1:
+        return Rows(columns, numbers)
+    from scipy import sparse
+
+    parts = [_rows_between(columns, *bounds) for bounds in ((0, own.start), (own.stop, columns.shape[0]))]
+    entries = sparse.vstack([part.to_host() for part in parts]).tocoo()
+    i, j = entries.coords
+    targets = np.stack([A.forest.remote_indices[i], first + j], axis=1)
+    places, values = sent_to(comm, A.forest.remote_ranks[i], targets, entries.data)
+    together, j = np.unique(places[:, 1], return_inverse=True)
+    inner = _rows_between(columns, own.start, own.stop)
+    arrived = sparse.csr_array((values, (places[:, 0], j.reshape(-1))), shape=(inner.shape[0], len(together)))
+    arrived.sort_indices()
+    before = int(np.searchsorted(together, first))
+    merged = _merged(inner, CompressedRows.from_host(arrived, engine.from_host), before)
+    others = engine.from_host(together)
+    return Rows(merged, engine.xp.concatenate([others[:before], numbers, others[before:]]))
+
+
+class RepeatedProduct:
+    """The function :func:`product_rows`, faster if it is called again.
+
+    The first call stores the lengths of rows and the star forest of other ranks' entries. If a rank has factors of
+    other patterns, all ranks begin again. The product keeps entries that are 0.
+    """
+
+    def __init__(self) -> None:
+        self._factors: tuple[CompressedRows, CompressedRows] | None = None
+        self._lengths: LocalArray | None = None
+        self._entries: StarForest | None = None
+        self._joined: Rows | None = None
+
+    def __call__(self, forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
+        """Return this rank's rows of the product. Collective."""
+        same = self._factors is not None and all(
+            same_pattern(*pair) for pair in zip(self._factors, (left.matrix, right.matrix), strict=True)
+        )
+        if not forest.comm.allreduce(np.array(int(same)), "min"):
+            if self._entries is not None:
+                self._entries.free()
+            self._joined, self._entries = _with_rows_of_ghosts(forest, own, right)
+            self._lengths = product_lengths(left.matrix, self._joined.matrix)
+        else:
+            self._joined = self._with_values(own, right)
+        self._factors = left.matrix, right.matrix
+        return Rows(product(left.matrix, self._joined.matrix, self._lengths), self._joined.numbers)
+
+    def _with_values(self, own: slice, right: Rows) -> Rows:
+        """Return the rows of the last call with the values of `right`."""
+        joined, values = self._joined, right.matrix.data
+        assert joined is not None
+        if self._entries is not None:
+            ghosts, before = self._entries.bcast(values), int(joined.matrix.indptr[own.start])
+            values = right.matrix.engine.xp.concatenate([ghosts[:before], values, ghosts[before:]])
+        return joined._replace(matrix=joined.matrix._replace(data=values))
+
+
+def product(left: CompressedRows, right: CompressedRows, lengths: LocalArray = None) -> CompressedRows:
+    """Return the product of two matrices of one dtype, with sorted columns, and with the sums that are 0.
+
+    `lengths` are the numbers of entries of its rows, if they are known. Sums have the order of the rows of `left`.
+    """
+    if lengths is None:
+        lengths = product_lengths(left, right)
+    xp, starts = left.engine.xp, starts_of(lengths)
+    size = int(starts[-1])
+    result = CompressedRows(
+        xp.empty(size, left.dtype), xp.empty(size, np.int32), starts, (left.shape[0], right.shape[1])
+    )
+    arguments = *left.operands, *right.operands, *result.operands
+    usual, most = _shape_for(left, right), int(lengths.max()) if len(lengths) else 0
+    smaller = -1
+    for shape in (usual, _LONG):
+        largest = _capacity(shape)
+        if smaller < most:
+            everything = smaller < 0 and most <= largest
+            names = None if everything else xp.flatnonzero((lengths > smaller) & (lengths <= largest))
+            count = left.shape[0] if names is None else len(names)
+            launch("fill_rows", left, names, *arguments, None, None, None, None, rows=count, shape=shape)
+        smaller = largest
+    if smaller < most:
+        for names, tables in _tables(left, right, xp.flatnonzero(lengths > smaller)):
+            scratch = *tables, xp.empty(len(tables[1]), left.dtype)
+            launch("fill_rows", left, names, *arguments, *scratch, rows=len(names), shape=_ANY)
+    return result
+
+
+def product_lengths(left: CompressedRows, right: CompressedRows) -> LocalArray:
+    """Return the numbers of entries of the rows of a product, with sums that are 0."""
+    xp, count = left.engine.xp, left.shape[0]
+    lengths = xp.zeros(count, np.int64)
+    patterns = *left.operands[:2], *right.operands[:2], lengths
+    launch("count_columns", left, None, *patterns, None, None, None, shape=_shape_for(left, right))
+    names = xp.flatnonzero(lengths < 0)
+    if len(names):
+        launch("count_columns", left, names, *patterns, None, None, None, rows=len(names), shape=_LONG)
+        for names, tables in _tables(left, right, xp.flatnonzero(lengths < 0)):
+            launch("count_columns", left, names, *patterns, *tables, rows=len(names), shape=_ANY)
+    return lengths
+
+
+def _shape_for(left: CompressedRows, right: CompressedRows) -> tuple[int, int, int]:
+    """Return the shape for the usual rows of a product, by the terms of their sums and the entries of a right row."""
+    entries = right.nnz / max(1, right.shape[0])
+    if entries <= 1.5:
+        return _FEW
+    return _SOME if entries * left.nnz <= _MANY_TERMS * left.shape[0] else _MANY
+
+
+def _capacity(shape: tuple[int, int, int]) -> int:
+    """Return the maximum number of columns in a table, which the kernels must know too."""
+    return shape[2] // 4 * 3
+
+
+def _tables(
+    left: CompressedRows, right: CompressedRows, names: LocalArray
+) -> list[tuple[LocalArray, tuple[LocalArray, LocalArray, LocalArray]]]:
+    """Return row numbers in groups, with tables in global memory: where they begin, their keys and their places."""
+    engine = left.engine
+    xp = engine.xp
+    bounds = xp.empty(len(names), np.int64)
+    launch("bound_lengths", left, names, *left.operands[:2], right.indptr, bounds, rows=len(names), shape=_FEW)
+    bounds = np.minimum(engine.to_host(bounds), right.shape[1])
+    sizes = 2 ** (np.ceil(np.log2(np.maximum(bounds, 1))).astype(np.int64) + 1)
+    groups = np.cumsum(sizes) // _MAX_PLACES
+    found = []
+    for group in np.unique(groups):
+        chosen = np.flatnonzero(groups == group)
+        starts = np.concatenate([[0], np.cumsum(sizes[chosen])])
+        keys, places = (xp.empty(int(starts[-1]), np.int32) for _ in range(2))
+        found.append((names[engine.from_host(chosen)], (engine.from_host(starts), keys, places)))
+    return found
+
+
+def _with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, StarForest | None]:
+    """Return this rank's rows between the rows of the leaves of `forest`, and the star forest of the leaves' entries.
+
+    Collective. This rank's rows get the indices `own`. On one rank, there is no star forest.
+    """
+    matrix, numbers = rows
+    if forest.comm.size == 1:
+        return rows, None
+    engine = matrix.engine
+    xp = engine.xp
+    bounds = engine.to_host(forest.bcast(xp.stack([matrix.indptr[:-1], matrix.indptr[1:]], axis=1)))
+    lengths, entries = entries_of_ghosts(forest, bounds, matrix.nnz)
+    columns, values = entries.bcast(numbers[matrix.indices]), entries.bcast(matrix.data)
+    # Global columns are numbered consecutively, so that 32-bit numbers suffice.
+    together = xp.unique(xp.concatenate([numbers, columns]))
+    columns = xp.searchsorted(together, columns).astype(np.int32)
+    indices = xp.searchsorted(together, numbers).astype(np.int32)[matrix.indices]
+    before = int(lengths[: own.start].sum())
+    starts = starts_of(
+        xp.concatenate([engine.from_host(lengths[: own.start]), matrix.lengths, engine.from_host(lengths[own.start :])])
+    )
+    joined = CompressedRows(
+        xp.concatenate([values[:before], matrix.data, values[before:]]),
+        xp.concatenate([columns[:before], indices, columns[before:]]),
+        starts,
+        (len(starts) - 1, len(together)),
+    )
+    return Rows(joined, together), entries
+
+
+def _merged(inner: CompressedRows, outer: CompressedRows, before: int) -> CompressedRows:
+    """Return the columns of `inner`, with `before` columns of `outer` before them and the others after them, sorted."""
+    if not outer.shape[1]:
+        return inner
+    xp, height, own = inner.engine.xp, *inner.shape
+    size = inner.nnz + outer.nnz
+    starts = inner.indptr + outer.indptr
+    merged = CompressedRows(
+        xp.empty(size, inner.dtype), xp.empty(size, np.int32), starts, (height, own + outer.shape[1])
+    )
+    launch("merge_rows", inner, before, own, *inner.operands, *outer.operands, *merged.operands)
+    return merged
+
+
+def _rows_between(matrix: CompressedRows, first: int, end: int) -> CompressedRows:
+    begin, stop = (int(matrix.indptr[row]) for row in (first, end))
+    return CompressedRows(
+        matrix.data[begin:stop],
+        matrix.indices[begin:stop],
+        matrix.indptr[first : end + 1] - begin,
+        (end - first, matrix.shape[1]),
+    )

@@ -1,0 +1,70 @@
+// Entries of sparse matrices in compressed rows: their types, and arithmetic that rounds as on hosts (with --fmad=false).
+//
+// Other sources continue this one, which has no kernel. LANES threads of a warp share a row; all loops that add go
+// through the entries of a row in their order.
+
+#ifndef ELEMENT
+#define ELEMENT 1
+#endif
+#ifndef LANES
+#define LANES 1
+#endif
+
+typedef long long Long;
+typedef unsigned long long Key;
+
+#if ELEMENT == 0 || ELEMENT == 2
+typedef float Real;
+#else
+typedef double Real;
+#endif
+
+#if ELEMENT < 2
+typedef Real Element;
+__device__ inline Element plus(Element a, Element b) { return a + b; }
+__device__ inline Element times(Element a, Element b) { return a * b; }
+__device__ inline Element minus_times(Real a, Element b) { return -a * b; }
+__device__ inline Real real_part(Element a) { return a; }
+__device__ inline double modulus(Element a) { return a < 0 ? -a : a; }
+__device__ inline Element from_real(Real a) { return a; }
+#else
+struct Element {
+    Real re, im;
+};
+__device__ inline Element plus(Element a, Element b) { return {a.re + b.re, a.im + b.im}; }
+__device__ inline Element times(Element a, Element b)
+{
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+__device__ inline Element minus_times(Real a, Element b) { return {-a * b.re, -a * b.im}; }
+__device__ inline Real real_part(Element a) { return a.re; }
+#if ELEMENT == 2
+__device__ inline double modulus(Element a) { return hypotf(a.re, a.im); }
+#else
+__device__ inline double modulus(Element a) { return hypot(a.re, a.im); }
+#endif
+__device__ inline Element from_real(Real a) { return {a, 0}; }
+#endif
+
+// The row of this thread, and its place among the threads of the row.
+#define ROW (static_cast<Long>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES)
+#define LANE (static_cast<int>(threadIdx.x % LANES))
+
+// Among the threads of a row: wait until all see each other's writes, and exchange values over a distance.
+#if LANES == 1
+__device__ inline void synchronize_row() {}
+template <typename T>
+__device__ inline T from_lane(T value, int) { return value; }
+#elif defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+__device__ inline void synchronize_row() { __threadfence_block(); } // threads of a wavefront run in lockstep
+template <typename T>
+__device__ inline T from_lane(T value, int distance) { return __shfl_xor(value, distance, LANES); }
+#else
+__device__ inline unsigned row_mask()
+{
+    return (0xffffffffu >> (32 - LANES)) << (threadIdx.x % 32 / LANES * LANES);
+}
+__device__ inline void synchronize_row() { __syncwarp(row_mask()); }
+template <typename T>
+__device__ inline T from_lane(T value, int distance) { return __shfl_xor_sync(row_mask(), value, distance, LANES); }
+#endif
