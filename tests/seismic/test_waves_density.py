@@ -155,7 +155,8 @@ def test_unusable_densities(comm):
     for density, words in [
         (np.ones(5), "shape"),
         (-np.ones(grid.shape), "positive"),
-        (np.full(grid.shape, np.nan), "positive"),
+        (np.full(grid.shape, np.nan), "NaN"),
+        (np.full(grid.shape, 1j), "real"),
         ([["a"]], "real numbers"),
     ]:
         with pytest.raises(InputError, match=words):

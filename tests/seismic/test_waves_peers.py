@@ -77,7 +77,9 @@ def test_shots_are_shared_by_cost(ranks):
     assert share_by_cost([], 2) == [[], []]
 
 
-@pytest.mark.parametrize("arguments", [([-1.0], 2), ([np.nan], 2), ([[1.0]], 2), (["a"], 2), ([1.0], 0), ([1.0], 1.5)])
+@pytest.mark.parametrize(
+    "arguments", [([-1.0], 2), ([np.nan], 2), ([[1.0]], 2), (["a"], 2), ([1j], 2), ([1.0], 0), ([1.0], 1.5)]
+)
 def test_unusable_costs(arguments):
     with pytest.raises(InputError):
         share_by_cost(*arguments)

@@ -17,6 +17,7 @@ from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import threads_of_rank, uses_numba
+from collops.seismic.real_numbers import finite_array
 from collops.seismic.waves.density_steps import largest_wavenumber
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
@@ -202,14 +203,11 @@ def check_host(array: object, what: str) -> None:
 
 def _checked_density(density: ArrayLike, tile: Tile, tiles: int) -> np.ndarray:
     """Return the density on the tile in double precision."""
-    try:
-        values = np.asarray(density, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the density must be real numbers in host memory: {error}") from error
+    values = finite_array("the density", density)
     if values.shape != tile.grid.shape:
         raise InputError(f"the density must have the shape {tile.grid.shape} of the grid, not {values.shape}")
-    if not (np.isfinite(values) & (values > 0)).all():
-        raise InputError("densities must be positive and finite")
+    if not (values > 0).all():
+        raise InputError("densities must be positive")
     if tiles > 1:
         raise InputError(f"waves with a variable density need undivided grids, not {tiles} tiles")
     return tile.extend(values)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.seismic.real_numbers import finite_array
 
 
 def share_by_cost(costs: ArrayLike, ranks: int) -> list[list[int]]:
@@ -45,12 +46,13 @@ def share_by_cost(costs: ArrayLike, ranks: int) -> list[list[int]]:
     >>> share_by_cost([5.0, 1.0, 3.0, 1.0, 2.0], 2)
     [[0, 1], [2, 3, 4]]
     """
+    values = finite_array("costs", costs)
     try:
-        values, count = np.asarray(costs, np.float64), operator.index(ranks)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"costs must be real numbers, and the number of ranks an integer: {error}") from error
-    if values.ndim != 1 or not (np.isfinite(values) & (values >= 0)).all():
-        raise InputError(f"costs must be a sequence of finite numbers of at least 0, not {costs!r}")
+        count = operator.index(ranks)
+    except TypeError as error:
+        raise InputError(f"the number of ranks must be an integer, not {ranks!r}") from error
+    if values.ndim != 1 or not (values >= 0).all():
+        raise InputError(f"costs must be a sequence of numbers of at least 0, not {costs!r}")
     if count < 1:
         raise InputError(f"the number of ranks must be at least 1, not {count}")
     loads, shares = [(0.0, rank) for rank in range(count)], [[] for _ in range(count)]
