@@ -82,6 +82,8 @@ _PACKAGES = [
     "torch",
     "nvmath-python",
     "ghex",
+    "deepwave",
+    "devito",
 ]
 
 

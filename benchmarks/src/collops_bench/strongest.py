@@ -22,6 +22,7 @@ _KINDS = (
     ("cgls", "", "CGLS over stacks"),
     ("lsm", "", "Kirchhoff migration"),
     ("traveltimes", "", "travel times"),
+    ("waves", "", "acoustic waves"),
     ("solvers", "", "Krylov methods on sparse matrices"),
     ("multigrid", "", "multigrid"),
     ("starforest", "scatter", "scatters by index"),
@@ -34,6 +35,7 @@ _KINDS = (
 )
 PEERS = (
     "CuPy",
+    "Devito",
     "JAX",
     "MPI",
     "MPI neighbourhood",
@@ -52,6 +54,7 @@ PEERS = (
     "PyLops-MPI, first array",
     "PyTorch",
     "SciPy",
+    "deepwave",
     "jax.numpy",
     "jaxDecomp, transposed",
     "lax.psum",

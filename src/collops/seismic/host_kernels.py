@@ -16,17 +16,22 @@ from collops.extend.communication import available_cores, share_of_cores
 from collops.extend.engines import Engine
 
 
+def checked_kernels(name: str | None) -> None:
+    """Raise InputError unless `name` is ``None``, ``"numba"`` or ``"numpy"``, and Numba is installed if required."""
+    if name not in (None, "numba", "numpy"):
+        raise InputError(f"kernels must be 'numba' or 'numpy', not {name!r}")
+    if name == "numba" and importlib.util.find_spec("numba") is None:
+        raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
+
+
 def uses_numba(name: str | None, what: str) -> bool:
     """Return whether to use the Numba kernels: by default where Numba is installed, else with a warning about `what`.
 
-    Raises InputError if `name` is not ``None``, ``"numba"`` or ``"numpy"``, or Numba is required and not installed.
+    Exceptions as for :func:`checked_kernels`.
     """
-    if name not in (None, "numba", "numpy"):
-        raise InputError(f"kernels must be 'numba' or 'numpy', not {name!r}")
+    checked_kernels(name)
     if name != "numpy" and importlib.util.find_spec("numba") is not None:
         return True
-    if name == "numba":
-        raise InputError("kernels='numba' needs Numba: pip install 'collops[numba]'")
     if name is None:
         warnings.warn(
             f"Numba is not installed, so {what} in plain NumPy, many times slower; "

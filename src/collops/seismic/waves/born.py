@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from collops import DistributedArray, LinearOperator
-from collops.extend.arrays import Array
+from collops.errors import UnsupportedTypeError
+from collops.extend.arrays import Array, LocalArray
 from collops.extend.operators import filled
-from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
 
 
@@ -36,6 +35,8 @@ class Born(LinearOperator):
     memory of the propagator, and sums :math:`\lambda^{n+1} w^n` with the adjoint field :math:`\lambda`. Images of shots
     are added in an order that does not depend on the ranks.
 
+    Changes of the model and data must be of the engine of `model`.
+
     Messages: as for the propagator. Adjoint: one exchange of halos for each step of both fields on several tiles, and
     one all-to-all and one allgather of images, among the ranks with the same tile.
 
@@ -54,33 +55,39 @@ class Born(LinearOperator):
     capturable = False
 
     def __init__(self, modelling: Modelling, model: DistributedArray) -> None:
-        self._velocity = modelling.velocity(model)
+        self._velocity, self._engine = modelling.velocity(model), model.engine
         self._modelling = modelling
         self._march = modelling.march(self._velocity)
         super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
-        check_host(x, "the data" if adjoint else "a change of the model")
-        own = np.ascontiguousarray(x.local_array, self.dtype)
+        what = "the data" if adjoint else "a change of the model"
+        check_supported(x, what)
+        if x.engine is not self._engine:
+            raise UnsupportedTypeError(
+                f"{what} must be of {self._engine.name}, as the model is, not of {x.engine.name}"
+            )
+        own = self._engine.xp.ascontiguousarray(x.local_array, self.dtype)
         return filled(out, self._migrated(own) if adjoint else self._linearised(own))
 
-    def _linearised(self, change: np.ndarray) -> np.ndarray:
+    def _linearised(self, change: LocalArray) -> LocalArray:
         modelling = self._modelling
-        tile, traces = modelling.tile, modelling.no_traces()
-        scattering = (modelling.slope(self._velocity) * tile.extend(change)).astype(self.dtype)
+        tile, traces = modelling.tile, modelling.no_traces(self._engine)
+        slope = modelling.slope(self._velocity)
+        scattering = (slope * tile.extend(change, self._engine.xp)).astype(self.dtype)
         if tile.surface:
             scattering[..., 0] = 0
         for number, shot in enumerate(modelling.shots):
             self._march.linearised(modelling.shot(shot), scattering, traces[number])
         return modelling.joined(traces)
 
-    def _migrated(self, traces: np.ndarray) -> np.ndarray:
-        modelling = self._modelling
+    def _migrated(self, traces: LocalArray) -> LocalArray:
+        modelling, xp = self._modelling, self._engine.xp
         tile, images = modelling.tile, ShotSum(modelling.shots)
         for number, shot in enumerate(modelling.shots):
-            image = np.zeros(tile.inner, self.dtype)
+            image = xp.zeros(tile.inner, self.dtype)
             self._march.migrate(modelling.shot(shot), traces[number], image)
             images.add(image)
-        total = np.empty(self._velocity.size, self.dtype)
+        total = xp.empty(self._velocity.size, self.dtype)
         images.total(modelling.shares, total, modelling.across)
-        return tile.fold((2 / self._velocity * total.reshape(tile.inner)).astype(self.dtype))
+        return tile.fold((2 / self._velocity * total.reshape(tile.inner)).astype(self.dtype), xp)

@@ -122,9 +122,10 @@ def injection(positions: np.ndarray, tile: Tile, dtype: np.dtype) -> tuple[np.nd
     Points are indices into the flat tile without halo. Rows of the matrix are these points, columns are positions.
     """
     node, lower, _ = _nodes(positions, tile)
-    weights = _weights(node, lower, tile, np.ones(len(node), bool), (0, 0, 0), tile.inner).T.tocsr()
-    points = np.flatnonzero(np.diff(weights.indptr))
-    return points, weights[points].astype(dtype)
+    weights = _weights(node, lower, tile, np.ones(len(node), bool), (0, 0, 0), tile.inner).tocoo()
+    points, rows = np.unique(weights.col, return_inverse=True)
+    spread = csr_array((weights.data, (rows, weights.row)), shape=(len(points), len(node)))
+    return points, spread.astype(dtype)
 
 
 def _nodes(positions: np.ndarray, tile: Tile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

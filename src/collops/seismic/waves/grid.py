@@ -6,11 +6,13 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from collops import Layout
 from collops.errors import InputError, LayoutError
+from collops.extend.arrays import LocalArray
 from collops.seismic.waves.layers import Absorption, Layers, profile
 from collops.seismic.waves.stencil import ORDERS, first_derivative, largest_step, second_derivative
 
@@ -185,19 +187,22 @@ class Tile:
         self.axes = tuple(range(3 - ndim, 3))
         self.surface = grid.free_surface and block.slices[-1].start == 0
 
-    def extend(self, values: np.ndarray) -> np.ndarray:
+    def extend(self, values: LocalArray, xp: Any = np) -> LocalArray:
         """Return values of this rank's block on its tile: edge values continue into the layers."""
-        return np.pad(values, self.ends, mode="edge").reshape(self.inner)
+        return xp.pad(values, self.ends, mode="edge").reshape(self.inner)
 
-    def fold(self, values: np.ndarray) -> np.ndarray:
+    def fold(self, values: LocalArray, xp: Any = np) -> LocalArray:
         """Return values on the tile added to this rank's block: the transpose of :meth:`extend`."""
         values = values.reshape(self.inner[3 - len(self.dims) :])
         for axis, (before, after) in enumerate(self.ends):
-            values = np.moveaxis(values, axis, 0)
+            values = xp.moveaxis(values, axis, 0)
             inner = values[before : len(values) - after].copy()
-            inner[0] += values[:before].sum(axis=0)
-            inner[-1] += values[len(values) - after :].sum(axis=0)
-            values = np.moveaxis(inner, 0, axis)
+            # One after the other: the order of a sum is up to the engine.
+            for row in values[:before]:
+                inner[0] += row
+            for row in values[len(values) - after :]:
+                inner[-1] += row
+            values = xp.moveaxis(inner, 0, axis)
         return values
 
     def stencils(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
-from collops.seismic.waves.modelling import check_host
+from collops.seismic.waves.modelling import check_supported
 from collops.seismic.waves.propagator import Propagator
 
 
@@ -24,7 +24,7 @@ class WaveformMisfit:
     Raises
     ------
     LayoutError, UnsupportedTypeError
-        If `observed` has another layout, or is not a real array of NumPy or JAX.
+        If `observed` has another layout, or is not a real array of NumPy, CuPy or JAX.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class WaveformMisfit:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.observed, DistributedArray) and self.observed.engine.traced):
-            check_host(self.observed, "the observed data")
+            check_supported(self.observed, "the observed data")
         if self.observed.layout is not self.propagator.range:
             raise LayoutError(f"observed data must have the layout {self.propagator.range}, not {self.observed.layout}")
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from collops.seismic.host_kernels import uses_numba
 from collops.seismic.waves.geometry import Geometry, injection, interpolation
-from collops.seismic.waves.grid import Tile
+from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.layers import Absorption
 from collops.seismic.waves.storage import Reversal, Storage
+
+
+def make_steps(
+    tile: Tile,
+    slabs: Sequence[Slab],
+    dtype: np.dtype,
+    kernels: str | None,
+    threads: int | None,
+    medium: tuple[np.ndarray, Absorption] | None = None,
+) -> Any:
+    """Return the steps of hosts, compiled or in plain NumPy, for a variable density if `medium` has it."""
+    compiled = uses_numba(kernels, "waves propagate")
+    if medium is not None:
+        if compiled:
+            from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
+        else:
+            from collops.seismic.waves.density_steps import DensitySteps
+        return DensitySteps(tile, slabs, dtype, threads, *medium)
+    if compiled:
+        from collops.seismic.waves.numba_steps import Steps
+    else:
+        from collops.seismic.waves.numpy_steps import Steps
+    return Steps(tile, slabs, dtype, threads)
 
 
 class Fields:
@@ -89,7 +114,7 @@ class March:
         Elements of a memory variable of all slabs.
     c : numpy.ndarray
         The squared velocity times the squared time step on the tile.
-    fill : callable
+    fill : callable or None
         Fills the halo of a field from the neighbouring tiles, in place. Collective among the ranks of the tiles.
     storage : Storage
         What migration stores.
@@ -101,10 +126,10 @@ class March:
         steps: Any,
         memory: int,
         c: np.ndarray,
-        fill: Callable[[np.ndarray], None],
+        fill: Callable[[np.ndarray], None] | None,
         storage: Storage,
     ) -> None:
-        self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
+        self._tile, self._steps, self._c, self._fill = tile, steps, c, fill or (lambda field: None)
         self._memory, self._storage = memory, storage
         self._reversal: Reversal | None = None  # keeps its memory from shot to shot
 

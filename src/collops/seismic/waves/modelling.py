@@ -15,16 +15,19 @@ from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors, communicator_or_world, raised_together
+from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
-from collops.seismic.host_kernels import threads_of_rank, uses_numba
+from collops.seismic.host_kernels import checked_kernels, threads_of_rank
 from collops.seismic.real_numbers import finite_array
 from collops.seismic.waves.density_steps import largest_wavenumber
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
-from collops.seismic.waves.march import March, Shot
+from collops.seismic.waves.march import Shot
 from collops.seismic.waves.storage import Storage
+
+_loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda_march")
 
 
 class Modelling:
@@ -76,29 +79,33 @@ class Modelling:
             self.domain = Layout(grid.shape, comm.size, (comm.size // count, *split), places)
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
             parts = [Tile(grid, layout, rank) for rank in range(count)]
-            self.tile, slabs = parts[comm.rank % count], self._slabs(parts[comm.rank % count])
+            self.tile = parts[comm.rank % count]
             self.density = None if density is None else _checked_density(density, self.tile, count)
             self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
-            self._memory = _elements(slabs)
             self.storage = self._storage(parts, memory)
-            self._steps = self._made_steps(slabs, kernels, shared_threads if threads is None else threads)
+            checked_kernels(kernels)
+        self._kernels, self._threads = kernels, shared_threads if threads is None else threads
+        self._steps: dict[Engine, Any] = {}
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
         self.across = comm.subgroup(tuple(rank % count for rank in range(comm.size)))
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group) if count > 1 else lambda field: field
+        self._fill = TileHalos(parts, layout, self._group) if count > 1 else None
         self.memory = memory
 
-    def velocity(self, model: DistributedArray) -> np.ndarray:
+    def velocity(self, model: DistributedArray) -> LocalArray:
         """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
-        check_host(model, "the model")
+        check_supported(model, "the model")
         if model.layout is not self.domain or model.comm is not self.comm:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
-        velocity = self.tile.extend(np.asarray(model.local_array, np.float64))
-        invalid = not (np.isfinite(velocity).all() and (velocity > 0).all())
-        facts = np.array([invalid, 0.0 if invalid else velocity.max()])
+        if self.density is not None:
+            check_host(model, "with variable density the model")
+        xp = model.engine.xp
+        velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
+        invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
+        facts = np.array([invalid, 0.0 if invalid else float(velocity.max())])
         invalid, largest = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
@@ -111,13 +118,19 @@ class Modelling:
                 )
         return velocity
 
-    def march(self, velocity: np.ndarray) -> March:
-        """Return the time loops for a velocity on the tile."""
-        c = (velocity * self.geometry.interval) ** 2
+    def march(self, velocity: LocalArray) -> Any:
+        """Return the time loops for a velocity on the tile, in its memory."""
+        engine = engine_of(velocity)
+        loops, slabs = _loops_of(engine), self.slabs
+        if engine not in self._steps:
+            medium = () if self.density is None else ((self.density, self.absorption),)
+            options = self._kernels, self._threads
+            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *medium)
+        c = engine.xp.square(velocity * self.geometry.interval)
         c = (c if self.density is None else self.density * c).astype(self.dtype)
         if self.tile.surface:
             c[..., 0] = 0
-        return March(self.tile, self._steps, self._memory, c, self._fill, self.storage)
+        return loops.March(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile. With a variable density its source is divided by the density at its points."""
@@ -132,17 +145,17 @@ class Modelling:
         slope = 2 * velocity * self.geometry.interval**2
         return slope if self.density is None else self.density * slope
 
-    def no_traces(self) -> np.ndarray:
+    def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
-        return np.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
+        return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
-    def joined(self, traces: np.ndarray) -> np.ndarray:
+    def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles. Collective."""
         return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
 
     def fill(self, field: LocalArray) -> LocalArray:
         """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
-        return self._fill(field)
+        return field if self._fill is None else self._fill(field)
 
     @property
     def slabs(self) -> list[Slab]:
@@ -163,21 +176,6 @@ class Modelling:
             frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
         return Absorption(interval, velocity, frequency)
 
-    def _made_steps(self, slabs: list[Slab], kernels: str | None, threads: int | None) -> Any:
-        """Return the kernels of a step."""
-        compiled = uses_numba(kernels, "waves propagate")
-        if self.density is not None:
-            if compiled:
-                from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
-            else:
-                from collops.seismic.waves.density_steps import DensitySteps
-            return DensitySteps(self.tile, slabs, self.dtype, threads, self.density, self.absorption)
-        if compiled:
-            from collops.seismic.waves.numba_steps import Steps
-        else:
-            from collops.seismic.waves.numpy_steps import Steps
-        return Steps(self.tile, slabs, self.dtype, threads)
-
     def _largest_step(self, velocity: float) -> float:
         return self.grid.largest_step(velocity) if self._wavenumber is None else 2 / (velocity * self._wavenumber)
 
@@ -191,14 +189,20 @@ class Modelling:
         return Storage.within(memory, self.geometry.shape[2] - 1, field * itemsize, state * itemsize)
 
 
-def check_host(array: object, what: str) -> None:
-    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy."""
+def check_supported(array: object, what: str) -> None:
+    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy or CuPy."""
     if not isinstance(array, DistributedArray):
         raise UnsupportedTypeError(f"{what} must be a distributed array, not {type_name(array)}")
-    if array.engine.memory != "host" or array.engine.traced:
-        raise UnsupportedTypeError(f"waves propagate in arrays of numpy, not of {array.engine.name}")
+    _loops_of(array.engine)
     if array.dtype.kind == "c":
         raise UnsupportedTypeError(f"{what} must be real, not of {array.dtype}")
+
+
+def check_host(array: object, what: str) -> None:
+    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy."""
+    check_supported(array, what)
+    if isinstance(array, DistributedArray) and array.engine.memory != "host":
+        raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
 
 
 def _checked_density(density: ArrayLike, tile: Tile, tiles: int) -> np.ndarray:

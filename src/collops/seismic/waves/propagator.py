@@ -131,21 +131,21 @@ class Propagator:
         Parameters
         ----------
         model : DistributedArray
-            Velocities in metres per second, in the layout ``domain``, of NumPy or JAX. Traces are of the same engine.
-            JAX can differentiate and compile the call; velocities are not checked in traced functions.
+            Velocities in metres per second, in the layout ``domain``, of NumPy, CuPy or JAX, as are the traces. JAX can
+            differentiate and compile the call; velocities are not checked in traced functions.
 
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real or not of NumPy or JAX, or `dtype` is float64 and JAX has no
-            64-bit numbers.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy and the density
+            varies; if it is of JAX without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """
         modelling = self._modelling
         if isinstance(model, DistributedArray) and model.engine.traced:
             return self._program(model)
-        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces()
+        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))

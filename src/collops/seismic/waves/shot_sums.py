@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from collops import Communicator
+from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 
 
 class ShotSum:
@@ -24,9 +24,9 @@ class ShotSum:
 
     def __init__(self, shots: range) -> None:
         self._next = shots.start
-        self._nodes: list[tuple[int, int, np.ndarray]] = []  # level, number, sum
+        self._nodes: list[tuple[int, int, LocalArray]] = []  # level, number, sum
 
-    def add(self, image: np.ndarray) -> None:
+    def add(self, image: LocalArray) -> None:
         """Add the image of the next shot. The sum takes its memory."""
         level, number = 0, self._next
         self._next += 1
@@ -36,17 +36,18 @@ class ShotSum:
             image, level, number = left, level + 1, number // 2
         self._nodes.append((level, number, image))
 
-    def total(self, shares: list[range], out: np.ndarray, comm: Communicator) -> np.ndarray:
+    def total(self, shares: list[range], out: LocalArray, comm: Communicator) -> LocalArray:
         """Return the sum over the shots of all ranks, in the flat array `out`. `shares` are the shots of each rank.
 
         Collective: one all-to-all, by which each rank receives its part of all nodes, and one allgather of the sums.
         """
         nodes = [list(nodes_of(shots)) for shots in shares]
         width = -(-out.size // comm.size)
-        own = np.zeros((max(map(len, nodes)), width * comm.size), out.dtype)
+        xp = engine_of(out).xp
+        own = xp.zeros((max(map(len, nodes)), width * comm.size), out.dtype)
         for row, (_, _, image) in zip(own, self._nodes, strict=False):
             row[: out.size] = image.reshape(-1)
-        parts = np.ascontiguousarray(own.reshape(len(own), comm.size, width).swapaxes(0, 1))
+        parts = xp.ascontiguousarray(own.reshape(len(own), comm.size, width).swapaxes(0, 1))
         parts = comm.alltoall(parts) if comm.size > 1 else parts
         rows = [row for rank, part in zip(nodes, parts, strict=True) for row in part[: len(rank)]]
         total = _root(dict(zip((node for rank in nodes for node in rank), rows, strict=True)), shares[-1].stop)
@@ -65,10 +66,10 @@ def nodes_of(shots: range) -> Iterator[tuple[int, int]]:
         first += 1 << level
 
 
-def _root(tree: dict[tuple[int, int], np.ndarray], shots: int) -> np.ndarray:
+def _root(tree: dict[tuple[int, int], LocalArray], shots: int) -> LocalArray:
     """Return the sum of all shots from the nodes of the ranks."""
 
-    def node(level: int, number: int) -> np.ndarray | None:
+    def node(level: int, number: int) -> LocalArray | None:
         if (level, number) in tree:
             return tree[level, number]
         if level == 0 or number << level >= shots:

@@ -101,8 +101,67 @@ def _advances(segments: int, checkpoints: int) -> int:
     return r * segments - comb(checkpoints + r, r - 1)
 
 
-class Reversal:
-    """A walk through the steps of a simulation in reverse order.
+class Segments:
+    """The segments of the steps of a simulation in reverse order, each computed from the nearest checkpoint.
+
+    Parameters
+    ----------
+    storage : Storage
+        What is stored.
+
+    Attributes
+    ----------
+    computed : int
+        Number of steps computed in the last visit.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._saved: list[Any] = []  # kept from visit to visit
+        self.computed = 0
+
+    def visit(self, state: Any, move: Callable[[Any, int, int, bool], None]) -> Iterator[tuple[int, int]]:
+        """Yield the first step of each segment and the step after its last, when its wavefields are stored.
+
+        `state` is the state before the first step, and is overwritten; it has methods ``copy()`` and
+        ``restore(copy)``. ``move(state, first, last, stored)`` computes steps, and stores their wavefields if `stored`.
+        """
+        self.computed = 0
+        yield from self._reverse(state, move, self._saved[:], 0, self._storage.steps, self._storage.checkpoints)
+
+    def _reverse(
+        self,
+        state: Any,
+        move: Callable[[Any, int, int, bool], None],
+        spare: list[Any],
+        first: int,
+        last: int,
+        free: int,
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the segments of some steps; `free` checkpoints may be stored, in the states `spare` or in new ones."""
+        length = self._storage.wavefields
+        if last - first <= length:
+            move(state, first, last, True)
+            self.computed += last - first
+            yield first, last
+            return
+        if not spare:
+            self._saved.append(state.copy())
+            saved = self._saved[-1]
+        else:
+            saved = spare.pop()
+            saved.restore(state)
+        middle = first + length * _left(-(-(last - first) // length), free)
+        move(state, first, middle, False)
+        self.computed += middle - first
+        yield from self._reverse(state, move, spare, middle, last, free - 1)
+        state.restore(saved)
+        spare.append(saved)
+        yield from self._reverse(state, move, spare, first, middle, free)
+
+
+class Reversal(Segments):
+    """A walk through the steps of a simulation in reverse order, with their wavefields in memory of the host.
 
     Parameters
     ----------
@@ -110,55 +169,26 @@ class Reversal:
         What is stored.
     shape, dtype
         Of a wavefield.
-
-    Attributes
-    ----------
-    computed : int
-        Number of steps computed in the last walk.
     """
 
     def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._storage = storage
+        super().__init__(storage)
         self._fields = np.empty((storage.wavefields, *shape), dtype)
-        self._saved: list[Any] = []
-        self.computed = 0
 
     def walk(self, state: Any, advance: Callable[[Any, int, Any], None]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each step and its wavefield, the last step first.
 
-        `state` is the state before the first step, and is overwritten; it has methods ``copy()`` and
-        ``restore(copy)``. ``advance(state, n, field)`` computes step n,
-        and its wavefield in `field` unless that is ``None``. A wavefield is valid until the next one.
+        `state` is as for :meth:`visit`. ``advance(state, n, field)`` computes step n, and its wavefield in `field`
+        unless that is ``None``. A wavefield is valid until the next one.
         """
-        self.computed = 0
 
-        def move(first: int, last: int, stored: bool) -> None:
+        def move(state: Any, first: int, last: int, stored: bool) -> None:
             for n in range(first, last):
                 advance(state, n, self._fields[n - first] if stored else None)
-            self.computed += last - first
 
-        length, spare = self._storage.wavefields, self._saved[:]
-
-        def reverse(first: int, last: int, free: int) -> Iterator[tuple[int, np.ndarray]]:
-            if last - first <= length:
-                move(first, last, True)
-                for n in range(last - 1, first - 1, -1):
-                    yield n, self._fields[n - first]
-                return
-            if not spare:
-                self._saved.append(state.copy())
-                saved = self._saved[-1]
-            else:
-                saved = spare.pop()
-                saved.restore(state)
-            middle = first + length * _left(-(-(last - first) // length), free)
-            move(first, middle, False)
-            yield from reverse(middle, last, free - 1)
-            state.restore(saved)
-            spare.append(saved)
-            yield from reverse(first, middle, free)
-
-        yield from reverse(0, self._storage.steps, self._storage.checkpoints)
+        for first, last in self.visit(state, move):
+            for n in range(last - 1, first - 1, -1):
+                yield n, self._fields[n - first]
 
 
 def _left(segments: int, checkpoints: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cuda_module, memory_of
 from collops.extend.engines import engine as engine_called
+from collops.seismic.graphs import recorded
 from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _LANES, _ROWS = 32, 8  # as in sweep.cu
@@ -98,19 +99,6 @@ def _sweep_until_quiet(medium: Medium, rests: Any, described: np.ndarray) -> Non
         flags[:] = cupy.asarray([0, number >= SETTLING_ROUNDS * len(sweeps)], np.int32)
         sweeps[number % len(sweeps)]()
         quiet, number = 0 if int(flags[0]) else quiet + 1, number + 1
-
-
-def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """Return work on the current stream as a graph that is replayed: its launches take far less time than Python's."""
-    import cupy
-
-    current, stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
-    stream.wait_event(current.record())
-    with stream:
-        stream.begin_capture()
-        work()
-        graph = stream.end_capture()
-    return lambda: graph.launch(cupy.cuda.get_current_stream())
 
 
 def _planes(

@@ -1,0 +1,243 @@
+"""Acoustic waves: a whole shot and its gradient by ``collops.seismic.waves``, against deepwave and Devito.
+
+A call models all traces of one shot, or the gradient of half their squared norm: modelling, and migration of the
+traces, for which the wavefields are computed once more. Orders are 2 in time and 8 in space, in single precision, with
+absorbing layers of 20 points. The figure ``points per second`` counts the points of the grid with its layers, and the
+steps of a simulation, once for a gradient as well.
+
+deepwave runs in one process on the same device, or on the cores of the host. Devito runs on hosts, with the damping of
+its examples instead of perfectly matched layers, and models only. Of both, traces are compared with ours before timing;
+the layers are too far from source and receivers to matter. With several ranks, collops divides the grid along its first
+axis.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import collops
+from collops.seismic.signals import ricker
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator
+from collops_bench.peers import why_no_package
+from collops_bench.record import Check, Measurement, check
+from collops_bench.registry import Context
+from collops_bench.timing import Plan, interleave
+
+__all__ = ["measure"]
+
+OURS, DEEPWAVE, DEVITO = "collops", "deepwave", "Devito"
+_SPACING, _INTERVAL, _FREQUENCY = 10.0, 0.001, 25.0  # m, s, Hz
+_WIDTH, _ORDER, _RECEIVERS = 20, 8, 64
+_TOLERANCE = 1e-4  # of single precision, over all steps
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A cube of n points along each axis, and the samples of a trace, which are fewer for a gradient."""
+
+    axes: int
+    n: int
+    samples: int
+    for_gradient: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n,) * self.axes
+
+    @property
+    def source(self) -> np.ndarray:
+        """The grid point of the source."""
+        return np.full((1, self.axes), self.n // 2)
+
+    @property
+    def receivers(self) -> np.ndarray:
+        """Grid points along the last axis, from the source on."""
+        points = np.repeat(self.source, min(_RECEIVERS, self.n // 2 - 2), axis=0)
+        points[:, -1] += 1 + np.arange(len(points))
+        return points
+
+    @property
+    def wavelet(self) -> np.ndarray:
+        signal = ricker(_FREQUENCY, _INTERVAL)[0]
+        return np.pad(signal, (0, self.samples))[: self.samples]
+
+    @property
+    def velocity(self) -> np.ndarray:
+        depth = np.linspace(2000.0, 2500.0, self.n)
+        return np.broadcast_to(depth, self.shape)
+
+
+def measure(context: Context) -> Iterator[Measurement]:
+    """Yield modelling and gradient in two and in three dimensions."""
+    if context.options.quick:
+        cases = [_Case(2, 96, 80, 80), _Case(3, 24, 40, 40)]
+    elif context.engine.memory == "device":
+        cases = [_Case(2, 4096, 1000, 400), _Case(3, 512, 200, 40)]
+    else:
+        cases = [_Case(2, 1024, 200, 200), _Case(3, 128, 80, 80)]
+    missing = {
+        DEEPWAVE: why_no_package(context, "deepwave", one_process=True),
+        DEVITO: why_no_package(context, "devito", memory="host", one_process=True),
+    }
+    for case in cases:
+        yield _modelling(context, case, missing)
+        yield _gradient(context, replace(case, samples=case.for_gradient), {**missing, DEVITO: "modelling only"})
+
+
+def _ours(context: Context, case: _Case) -> tuple[Propagator, Any]:
+    """Return the propagator and the model."""
+    grid = Grid(case.shape, (_SPACING,) * case.axes, order=_ORDER, layers=Layers(_WIDTH, frequency=_FREQUENCY))
+    geometry = Geometry(_SPACING * case.source, _SPACING * case.receivers, case.wavelet, _INTERVAL)
+    F = Propagator(grid, geometry, tiles=(context.comm.size, *[1] * (case.axes - 1)), comm=context.comm)
+    model = collops.from_global(case.velocity, layout=F.domain, comm=context.comm, engine=context.engine)
+    return F, model.astype(F.dtype)
+
+
+def _modelling(context: Context, case: _Case, missing: dict[str, str | None]) -> Measurement:
+    F, model = _ours(context, case)
+    device = context.engine.memory == "device"
+    made: dict[str, Callable[[], _Deepwave | _Devito]] = {
+        DEEPWAVE: lambda: _Deepwave(case, device),
+        DEVITO: lambda: _Devito(case),
+    }
+    peers = {name: make() for name, make in made.items() if missing[name] is None}
+    traces = np.asarray(context.engine.to_host(F(model).local_array))[0]
+    checks = [_compared(context, f"traces of {name}", peer.traces(), traces) for name, peer in peers.items()]
+    programs = {OURS: lambda: F(model), **{name: peer.model for name, peer in peers.items()}}
+    return _measured(context, case, F, "modelling", programs, missing, checks)
+
+
+def _gradient(context: Context, case: _Case, missing: dict[str, str | None]) -> Measurement:
+    F, model = _ours(context, case)
+
+    def ours() -> Any:
+        return F.jacobian(model).adjoint(F(model))
+
+    programs, checks = {OURS: ours}, []
+    if missing[DEEPWAVE] is None:
+        peer = _Deepwave(case, context.engine.memory == "device")
+        image = np.asarray(context.engine.to_host(ours().gather()))
+        checks.append(_compared(context, f"gradient of {DEEPWAVE}", peer.gradient(), image))
+        programs[DEEPWAVE] = peer.differentiate
+    return _measured(context, case, F, "gradient", programs, missing, checks)
+
+
+def _measured(
+    context: Context,
+    case: _Case,
+    F: Propagator,
+    what: str,
+    programs: dict[str, Callable[[], object]],
+    missing: dict[str, str | None],
+    checks: list[Check],
+) -> Measurement:
+    plan = Plan(rounds=1 if context.options.quick else 5, seconds=0.0)
+    timings = interleave(programs, context.comm, context.engine, plan)
+    work = float(np.prod(F.grid.padded)) * (case.samples - 1)
+    size = " x ".join(map(str, case.shape))
+    return Measurement(
+        f"{what}, {size}",
+        {
+            "points": int(np.prod(case.shape)),
+            "points with layers": int(np.prod(F.grid.padded)),
+            "steps": case.samples - 1,
+        },
+        timings,
+        {name: reason for name, reason in missing.items() if reason is not None},
+        ours=OURS,
+        peer=DEEPWAVE,
+        checks=checks,
+        figures={name: {"points per second": work / timing.wall.median} for name, timing in timings.items()},
+        headline=f"Acoustic waves, {what} of a shot, {size} points, order {_ORDER}",
+    )
+
+
+def _compared(context: Context, what: str, theirs: np.ndarray, ours: np.ndarray) -> Check:
+    error = np.linalg.norm(theirs.astype(float) - ours) / np.linalg.norm(ours.astype(float))
+    return check(context.comm, what, float(error), _TOLERANCE)
+
+
+class _Deepwave:
+    """deepwave's ``scalar`` propagator by PyTorch."""
+
+    def __init__(self, case: _Case, device: bool) -> None:
+        self._torch, self._module = importlib.import_module("torch"), importlib.import_module("deepwave")
+        to = {"device": "cuda" if device else "cpu"}
+        signal = self._torch.from_numpy(case.wavelet.astype(np.float32)).to(**to)
+        self._velocity = self._torch.tensor(case.velocity, dtype=self._torch.float32, **to)
+        self._arguments = {
+            # Its sources have the opposite sign, and are not divided by the volume of a cell.
+            "source_amplitudes": (-signal / _SPACING**case.axes).reshape(1, 1, -1),
+            "source_locations": self._torch.from_numpy(case.source[np.newaxis]).to(**to),
+            "receiver_locations": self._torch.from_numpy(case.receivers[np.newaxis]).to(**to),
+            "accuracy": _ORDER,
+            "pml_width": _WIDTH,
+            "pml_freq": _FREQUENCY,
+        }
+
+    def _traces(self, velocity: Any) -> Any:
+        return self._module.scalar(velocity, _SPACING, _INTERVAL, **self._arguments)[-1]
+
+    def model(self) -> Any:
+        with self._torch.no_grad():
+            return self._traces(self._velocity)
+
+    def differentiate(self) -> Any:
+        velocity = self._velocity.detach().requires_grad_()
+        (0.5 * self._traces(velocity).square().sum()).backward()
+        return velocity.grad
+
+    def traces(self) -> np.ndarray:
+        return self.model().cpu().numpy()[0]
+
+    def gradient(self) -> np.ndarray:
+        return self.differentiate().cpu().numpy()
+
+
+class _Devito:
+    """A leapfrog operator that Devito compiles, with its examples' damping in the layers."""
+
+    def __init__(self, case: _Case) -> None:
+        devito = importlib.import_module("devito")
+        devito.configuration["log-level"] = "ERROR"
+        devito.configuration["language"] = "openmp"
+        shape = tuple(n + 2 * _WIDTH for n in case.shape)
+        extent = tuple(_SPACING * (n - 1) for n in shape)
+        grid = devito.Grid(shape, extent=extent, dtype=np.float32)
+        self._u = u = devito.TimeFunction(name="u", grid=grid, time_order=2, space_order=_ORDER)
+        m, damp = (devito.Function(name=name, grid=grid) for name in ("m", "damp"))
+        velocity = np.pad(case.velocity, _WIDTH, mode="edge")
+        m.data[:] = velocity**-2.0
+        damp.data[:] = _sponge(shape) * m.data[:]
+        step = devito.Eq(u.forward, devito.solve(m * u.dt2 - u.laplace + damp * u.dt, u.forward))
+        options = {"grid": grid, "nt": case.samples}
+        source = devito.SparseTimeFunction(name="source", npoint=1, **options)
+        self._receivers = devito.SparseTimeFunction(name="receivers", npoint=len(case.receivers), **options)
+        source.coordinates.data[:] = _SPACING * (case.source + _WIDTH)
+        self._receivers.coordinates.data[:] = _SPACING * (case.receivers + _WIDTH)
+        source.data[:, 0] = case.wavelet / _SPACING**case.axes
+        inject = source.inject(field=u.forward, expr=source * grid.stepping_dim.spacing**2 / m)
+        self._operator = devito.Operator([step, inject, self._receivers.interpolate(expr=u)])
+        self._last = case.samples - 1
+
+    def model(self) -> Any:
+        self._u.data[:] = 0
+        self._operator.apply(time_m=0, time_M=self._last, dt=_INTERVAL)
+
+    def traces(self) -> np.ndarray:
+        self.model()
+        return np.array(self._receivers.data).T
+
+
+def _sponge(shape: tuple[int, ...]) -> np.ndarray:
+    """Return a damping in 1/s that grows with the depth in a layer."""
+    total = np.zeros(shape)
+    for axis, n in enumerate(shape):
+        depth = np.maximum(0, _WIDTH - np.minimum(np.arange(n), n - 1 - np.arange(n))) / _WIDTH
+        total += (300.0 * depth**2).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return total

@@ -1,0 +1,265 @@
+"""The time loops of one shot on a device: launches that are recorded, so that a loop takes little time of the host.
+
+Everything that a step needs lies on the device: a clock there has the number of the step, so that one recording of
+several steps serves the whole loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
+from collops.seismic.graphs import recorded, side_stream
+from collops.seismic.waves.cuda_steps import Arguments, CudaSteps
+from collops.seismic.waves.cuda_storage import CudaStorage, download, empty_on_host, upload
+from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.march import Shot
+from collops.seismic.waves.storage import Segments, Storage
+
+_RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
+
+
+def make_steps(
+    tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None
+) -> CudaSteps:
+    """Return the steps of a device; `kernels` and `threads` are for hosts."""
+    return CudaSteps(tile, slabs, dtype)
+
+
+class March:
+    """The time loops on a tile, for one model; parameters and methods as for the form of hosts in ``march.py``.
+
+    `c` and the arrays of all methods are on the device.
+    """
+
+    def __init__(
+        self,
+        tile: Tile,
+        steps: CudaSteps,
+        memory: int,
+        c: LocalArray,
+        fill: Callable[[LocalArray], None] | None,
+        storage: Storage,
+    ) -> None:
+        self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
+        self._memory, self._storage = memory, storage
+        self._xp: Any = engine_of(c).xp
+        self._clock = self._xp.zeros(2, np.int32)
+        self._shared = {"a": self._xp.asarray(steps.a), "b": self._xp.asarray(steps.b), "c": c, "clock": self._clock}
+        self._clockwork = steps.arguments(**self._shared)
+        self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
+        self._segments = Segments(storage)
+
+    def model(self, shot: Shot, traces: LocalArray) -> None:
+        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
+        steps, state = self._steps, self._at_rest()
+        arguments = self._of_turns(state, **self._source(shot), **self._receivers(shot, traces))
+
+        def step(turn: int, ahead: int, side: Any) -> None:
+            self._exchange(state.fields[turn])
+            steps.forward(arguments[turn], ahead, side)
+
+        since = self._run(step, (state,), 0, traces.shape[1] - 1)
+        self._exchange(state.fields[state.turn])
+        steps.record(arguments[state.turn], since)
+
+    def linearised(self, shot: Shot, change: LocalArray, traces: LocalArray) -> None:
+        """Fill `traces` with their derivative along a change of c, of the same shape."""
+        steps, state, scattered = self._steps, self._at_rest(), self._at_rest()
+        w = self._xp.empty(self._tile.inner, self._c.dtype)
+        first = self._of_turns(state, **self._source(shot), stored=w)
+        second = self._of_turns(scattered, **self._receivers(shot, traces), change=change, scattering=w)
+
+        def step(turn: int, ahead: int, side: Any) -> None:
+            for own, arguments in ((state, first[turn]), (scattered, second[turn])):
+                self._exchange(own.fields[turn])
+                steps.forward(arguments, ahead, side)
+
+        since = self._run(step, (state, scattered), 0, traces.shape[1] - 1)
+        self._exchange(scattered.fields[scattered.turn])
+        steps.record(second[scattered.turn], since)
+
+    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray) -> None:
+        r"""Add to `image` the sum over time of :math:`\kappa w`; see the form for hosts.
+
+        `traces` has the traces of all receivers.
+        """
+        steps, state, adjoint = self._steps, self._at_rest(), self._at_rest(3)
+        if self._store is None:
+            self._store = CudaStorage(self._storage, self._tile.inner, self._c.dtype, state.bytes, self._xp)
+        store, source = self._store, self._source(shot)
+        state.copies_far = store.checkpoints_far
+        near, far = {"stored": store.near, "storage": image.size}, {"stored": store.buffer}
+        moves = {place: self._of_turns(state, **source, **values) for place, values in enumerate(({}, near, far))}
+        residuals = self._residuals(shot, traces)
+        backs = [self._of_turns(adjoint, **residuals, **values, image=image) for values in (near, far)]
+        graphs: dict[Any, Callable[[], None]] = {}
+
+        def forward(own: _State, first: int, count: int, place: int) -> None:
+            def step(turn: int, ahead: int, side: Any) -> None:
+                self._exchange(own.fields[turn])
+                steps.forward(moves[place][turn], ahead, side)
+
+            self._run(step, (own,), first, count, graphs, place)
+
+        def backward(last: int, count: int, place: int) -> None:
+            def step(turn: int, ahead: int, side: Any) -> None:
+                steps.inject(backs[place][turn], ahead)
+                self._exchange(adjoint.fields[turn])
+                steps.adjoint(backs[place][turn], ahead, side)
+
+            base = last - count + 1
+            self._run(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
+
+        def move(own: _State, first: int, last: int, stored: bool) -> None:
+            if not stored:
+                return forward(own, first, last - first, 0)
+            middle = min(last, first + len(store.near))
+            forward(own, first, middle - first, 1)
+            for n in range(middle, last):
+                forward(own, n, 1, 2)
+                download(store.buffer, store.far[n - middle])
+
+        for first, last in self._segments.visit(state, move):
+            middle = min(last, first + len(store.near))
+            for n in range(last - 1, middle - 1, -1):
+                upload(store.buffer, store.far[n - middle])
+                backward(n, 1, 1)
+            backward(middle - 1, middle - first, 0)
+
+    def _run(
+        self,
+        step: Callable[[int, int, Any], None],
+        states: Sequence[_State],
+        first: int,
+        count: int,
+        graphs: dict[Any, Callable[[], None]] | None = None,
+        name: object = None,
+        *,
+        direction: int = 1,
+        base: int | None = None,
+    ) -> int:
+        """Do steps from number `first` on, recorded where there is one tile; wavefields are stored from `base` on.
+
+        Returns the number of steps since the time on the clock.
+        """
+        self._clock[...] = self._xp.asarray(np.array([first, first if base is None else base], np.int32))
+        turn, graphs = states[0].turn, {} if graphs is None else graphs
+
+        def several() -> None:
+            side = side_stream()
+            for number in range(_RECORDED):
+                step((turn + number) % 2, direction * number, side)
+            self._steps.tick(self._clockwork, direction * _RECORDED)
+
+        done = 0
+        if self._fill is None and count > 2 * _RECORDED:
+            if (name, turn) not in graphs:
+                graphs[name, turn] = recorded(several)
+            for _ in range(count // _RECORDED):
+                graphs[name, turn]()
+            done = count // _RECORDED * _RECORDED
+        for number in range(count - done):
+            step((turn + number) % 2, direction * number, None)
+        for state in states:
+            state.turn = (turn + count) % 2
+        return count - done
+
+    def _exchange(self, field: LocalArray) -> None:
+        """Fill the halo of a field from the neighbouring tiles."""
+        if self._fill is not None:
+            self._fill(field[self._steps.window])
+
+    def _at_rest(self, variables: int = 2) -> _State:
+        return _State(self._steps.shape, (variables, self._memory), self._c.dtype, self._xp)
+
+    def _of_turns(self, state: _State, **values: Any) -> tuple[Arguments, Arguments]:
+        """Return the arguments of steps from either of the two fields of a state to the other."""
+        return tuple(self._steps.arguments(**self._shared, **state.arrays(turn), **values) for turn in (0, 1))  # type: ignore
+
+    def _source(self, shot: Shot) -> dict[str, Any]:
+        """Return the arguments for the source: a box of grid points, and the signal at those that it is spread over."""
+        if not shot.source_points.size:
+            return {}
+        places = np.array(np.unravel_index(shot.source_points, self._tile.inner))
+        first = places.min(axis=1)
+        slots = np.full(places.max(axis=1) - first + 1, -1, np.int32)
+        slots[tuple(places - first[:, np.newaxis])] = np.arange(len(shot.source_points))
+        arrays = {"slots": self._xp.asarray(slots), "signal": self._xp.asarray(shot.source)}
+        return {**arrays, "sources": shot.source.shape[1], "source_first": tuple(first), "source_size": slots.shape}
+
+    def _receivers(self, shot: Shot, traces: LocalArray) -> dict[str, Any]:
+        """Return the arguments that sample the receivers."""
+        rows, (count, samples) = shot.receivers, traces.shape
+        return {
+            "reads": self._xp.asarray(rows.indptr.astype(np.int32)),
+            "columns": self._xp.asarray(self._steps.columns(rows.indices)),
+            "weights": self._xp.asarray(rows.data),
+            "traces": traces,
+            "receivers": count,
+            "samples": samples,
+        }
+
+    def _residuals(self, shot: Shot, traces: LocalArray) -> dict[str, Any]:
+        """Return the arguments that add residuals to the adjoint field."""
+        rows = shot.spread
+        return {
+            "adds": self._xp.asarray(rows.indptr.astype(np.int32)),
+            "receiver": self._xp.asarray(rows.indices.astype(np.int32)),
+            "spread": self._xp.asarray(rows.data),
+            "points": self._xp.asarray(shot.receiver_points.astype(np.int64)),
+            "traces": traces,
+            "added": len(shot.receiver_points),
+            "samples": traces.shape[1],
+        }
+
+
+class _State:
+    """The state of the scheme on a device between two steps: two fields, of which number `turn` is the present one.
+
+    Copies are on the device or, if `copies_far`, on the host.
+    """
+
+    def __init__(self, shape: tuple[int, ...], memory: tuple[int, int], dtype: np.dtype, xp: Any) -> None:
+        self.fields, self.memory, self.turn = xp.zeros((2, *shape), dtype), xp.zeros(memory, dtype), 0
+        self.copies_far = False
+
+    @property
+    def bytes(self) -> int:
+        """Return the memory of a copy."""
+        return self.fields.nbytes + self.memory.nbytes
+
+    def arrays(self, turn: int) -> dict[str, LocalArray]:
+        """Return the arguments of a step from field number `turn`."""
+        memory = self.memory
+        found = {"now": self.fields[turn], "next": self.fields[1 - turn], "first": memory[0], "second": memory[1]}
+        if len(memory) > 2:  # of the adjoint, one more that takes turns
+            found |= {"second": memory[1 + turn], "earlier": memory[2 - turn]}
+        return found
+
+    def copy(self) -> _State:
+        """Return a copy."""
+        other = object.__new__(_State)
+        for name in ("fields", "memory"):
+            array = getattr(self, name)
+            copied = empty_on_host(array.shape, array.dtype) if self.copies_far else array.copy()
+            setattr(other, name, copied)
+        other.copies_far = self.copies_far
+        other.restore(self)
+        return other
+
+    def restore(self, other: _State) -> None:
+        """Take the values of another state."""
+        for name in ("fields", "memory"):
+            target, source = getattr(self, name), getattr(other, name)
+            if not self.copies_far:
+                target[...] = source
+            elif isinstance(target, np.ndarray):
+                download(source, target)
+            else:
+                upload(target, source)
+        self.turn = other.turn

@@ -1,0 +1,92 @@
+"""Wavefields and checkpoints of a device: in its memory, and what does not fit there in pinned memory of the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from collops.errors import InputError
+from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine, memory_of
+from collops.seismic.waves.storage import Storage
+
+_USED = 0.9  # maximum part of the device's free memory for wavefields and checkpoints
+
+
+class CudaStorage:
+    """Memory for the wavefields of a segment of steps. Checkpoints leave the device first: they are copied rarely.
+
+    Parameters
+    ----------
+    storage : Storage
+        What is stored.
+    shape, dtype
+        Of a wavefield.
+    state : int
+        Bytes of a checkpoint.
+    xp : module
+        Of the arrays on the device.
+
+    Attributes
+    ----------
+    near : array
+        The first wavefields, on the device.
+    far : numpy.ndarray
+        The other wavefields, on the host.
+    buffer : array
+        One of them while it is computed or used.
+    checkpoints_far : bool
+        Whether checkpoints are on the host.
+
+    Raises
+    ------
+    InputError
+        If the host has too little memory.
+    """
+
+    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, state: int, xp: Any) -> None:
+        free, field = int(_USED * free_memory()), math.prod(shape) * dtype.itemsize
+        self.checkpoints_far = storage.checkpoints * state + storage.wavefields * field > free
+        count = storage.wavefields
+        if self.checkpoints_far:
+            # One buffer more, if not all fit.
+            count = min(count, free // field) if count * field <= free else max(0, free // field - 1)
+        left = storage.wavefields - count
+        needed, limit = left * field + storage.checkpoints * state * self.checkpoints_far, memory_of(engine("numpy"))
+        if needed > limit:
+            raise InputError(
+                f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory besides the device's, but "
+                f"the limit is {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
+            )
+        self.near = xp.empty((count, *shape), dtype)
+        self.far = empty_on_host((left, *shape), dtype)
+        self.buffer = xp.empty(shape if left else 0, dtype)
+
+
+def free_memory() -> int:
+    """Return the free memory of the current device in bytes, with what CuPy has allocated and does not use."""
+    import cupy
+
+    return cupy.cuda.Device().mem_info[0] + cupy.get_default_memory_pool().free_bytes()
+
+
+def empty_on_host(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return memory of the host that the device copies fast."""
+    count = math.prod(shape)
+    if not count:
+        return np.empty(shape, dtype)
+    import cupy
+
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(count * dtype.itemsize), dtype, count).reshape(shape)
+
+
+def download(array: LocalArray, out: np.ndarray) -> None:
+    """Copy an array to the host."""
+    array.get(out=out)
+
+
+def upload(array: LocalArray, values: np.ndarray) -> None:
+    """Copy an array of the host to one on the device."""
+    array.set(values)

@@ -1,0 +1,41 @@
+"""The time loops of devices with their CUDA kernels, compiled for the host: the same bits as NumPy's steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from collops.seismic.waves import Propagator, cuda_march, cuda_storage, modelling
+from tests.seismic.test_waves import products, small
+from tests.seismic.waves_on_host import COMPILER, replace_device
+
+pytestmark = [pytest.mark.serial, pytest.mark.skipif(COMPILER is None, reason="needs g++")]
+
+
+@pytest.fixture
+def on_device(monkeypatch, tmp_path):
+    """A function after which propagators use the form for devices."""
+
+    def replace():
+        replace_device(monkeypatch, tmp_path)
+        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
+
+    return replace
+
+
+def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
+    """All wavefields, checkpoints, and wavefields and checkpoints that do not fit the device."""
+    grid, geometry = small(2, 4, surface=True, shots=2, samples=45)
+    host = Propagator(grid, geometry, kernels="numpy", comm=comm)
+    expected, whole = products(host), host.storage.bytes
+    on_device()
+    for memory, free in [(None, 1 << 40), (whole // 4, 1 << 40), (None, whole // 3), (whole // 4, whole // 8)]:
+        monkeypatch.setattr(cuda_storage, "free_memory", lambda free=free: free)
+        assert products(Propagator(grid, geometry, memory=memory, comm=comm)) == expected
+
+
+@pytest.mark.parametrize(("ndim", "order", "width"), [(1, 16, 5), (3, 4, 3)])
+def test_other_grids(comm, on_device, ndim, order, width):
+    grid, geometry = small(ndim, order, surface=ndim == 3, shots=1, samples=20, width=width)
+    expected = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm))
+    on_device()
+    assert products(Propagator(grid, geometry, dtype="float64", comm=comm)) == expected
