@@ -179,7 +179,8 @@ class March:
 
     def _of_turns(self, state: _State, **values: Any) -> tuple[Arguments, Arguments]:
         """Return the arguments of steps from either of the two fields of a state to the other."""
-        return tuple(self._steps.arguments(**self._shared, **state.arrays(turn), **values) for turn in (0, 1))  # type: ignore
+        first, second = (self._steps.arguments(**self._shared, **state.arrays(turn), **values) for turn in (0, 1))
+        return first, second
 
     def _source(self, shot: Shot) -> dict[str, Any]:
         """Return the arguments for the source: a box of grid points, and the signal at those that it is spread over."""

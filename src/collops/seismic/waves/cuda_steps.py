@@ -173,8 +173,9 @@ def kernels(device: int, options: tuple[str, ...]) -> Any:
     import cupy
 
     source = Path(__file__).with_name("waves.cu").read_text(encoding="utf-8")
+    contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     with cupy.cuda.Device(device):
-        return cuda_module(source, options)
+        return cuda_module(source, (*options, *contraction))
 
 
 class _Form:
@@ -193,11 +194,7 @@ class _Form:
         widest, (across, down), planes, blocks = _SHAPES[ndim]
         vector = next(v for v in (4, 2, 1) if size % v == 0 and v * dtype.itemsize <= widest)
         options = [f"-DNDIM={ndim}", f"-DHALF={half}", f"-DVEC={vector}", f"-DBX={across}", f"-DBY={down}"]
-        options += [
-            "-fmad=false",
-            f"-DBLOCKS={blocks if half <= 4 else 1}",
-            *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8),
-        ]
+        options += [f"-DBLOCKS={blocks if half <= 4 else 1}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)]
         return cls(tuple(options), ndim, vector, (across, down, 1), planes)
 
     def grid(self, size: Sequence[int]) -> tuple[int, int, int]:

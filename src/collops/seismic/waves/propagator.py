@@ -42,10 +42,11 @@ class Propagator:
         The density in kg/m³, of the grid's shape, the same on all ranks; constant by default. It needs undivided grids.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
-        By default all wavefields are stored. For arrays of JAX, the time loop is divided into nested loops instead.
+        By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
+        For models of JAX, the time loop is divided into nested loops instead.
     kernels : {"numba", "numpy"}, optional
-        Compiled kernels (the default), or plain NumPy, which computes the same bits many times slower. Without Numba,
-        plain NumPy is the default, with a warning.
+        For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
+        slower. Without Numba, plain NumPy is the default, with a warning.
     threads : int, optional
         Threads of the Numba kernels; by default the ranks on one node share its cores.
     comm : Communicator, optional

@@ -2,18 +2,22 @@
 //
 // A step advances first the memory variables of the layers that neighbours of a point need, and samples the receivers. Then it computes
 // the next field. Through points that no layer reaches, threads march along the slowest axis, with the stencil's points along it in
-// registers and those across it in shared memory. Compiled without contraction (-fmad=false), each point
+// registers and those across it in shared memory. Compiled without contraction (--fmad=false), each point
 // takes the operations of the NumPy steps in the same order: results are the same bits as those of hosts, and depend neither on the
 // tiles nor on how threads share the points.
 //
-// compile-with: -fmad=false -DNDIM=3 -DHALF=4 -DVEC=2 -DBX=32 -DBY=8 -DBLOCKS=4
-// compile-with: -fmad=false -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1 -DCOLLOPS_DOUBLE
-// compile-with: -fmad=false -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1
+// compile-with: -DNDIM=3 -DHALF=4 -DVEC=2 -DBX=32 -DBY=8 -DBLOCKS=4
+// compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1 -DCOLLOPS_DOUBLE
+// compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1
 //
 // NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other,
 // and a block has BX x BY threads, whose registers suffice for BLOCKS blocks on a multiprocessor. Arrays have three axes; those that the grid does not have are the first ones and have one point. Fields
 // have halos, and rows whose length and whose first point are multiples of VEC; other arrays are of the size of the tile, whose rows
 // are multiples of VEC as well.
+
+#ifdef __HIP__
+#pragma clang fp contract(off)
+#endif
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
