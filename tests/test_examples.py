@@ -24,6 +24,7 @@ ERRORS = {
     "sources_in_real_time": 0.01,
     "sparse_reflectivity": 0.2,
     "total_variation": 0.1,
+    "ultrasound_tomography": 0.5,
 }
 # All of them in one run: importing takes longer than what they compute.
 PROGRAM = f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from collops.cli import main
 from collops.seismic.survey import Grid, Survey
+from collops.seismic.waves import Propagator
 from tests.docs.pages import ROOT
 from tests.seismic.files import (
     diffractor_file,
@@ -31,6 +33,8 @@ _MAX_FIGURE_BYTES = (
     "collops.apps.recipe._draw",
     "collops_bench.plots.write_plots",
 )
+# Compiling the steps of waves takes longer than taking them.
+_PROPAGATOR = "collops.seismic.waveform.problem.Propagator"
 # What makes a command small, by a pattern in it; all that fit are appended. What a page says itself stays as it is,
 # but for what takes long: there the last value counts.
 _LONG = {"--iterations", "--minutes", "--only", "--points", "-nx", "-ny"}
@@ -39,6 +43,9 @@ _SMALLER = {
     r"^lsm(?!.*--survey)": "--nx 31 --nz 21 --shots 2 --receivers 9 --samples 101",
     r"--survey.*1500\+0\.6z": "--nx 31 --nz 21 --frequency 30",
     r"--survey.*model\.npy": "--frequency 30",
+    r"^(fwi|rtm|lsrtm)": "--layers 0 --order 2",
+    r"^(fwi|lsrtm)": "--iterations 1",
+    r"^(fwi|rtm|lsrtm)(?!.*--survey)": "--nx 18 --nz 14 --shots 2 --receivers 7 --samples 28 --frequency 18",
     r"^(poststack|reflectivity)": "--iterations 2",
     r"^(poststack|reflectivity)(?!.*--volume)": "--inlines 3 --samples 60",
     r"^poststack(?!.*--volume)": "--crosslines 3",
@@ -143,6 +150,7 @@ def run_small(command: str, folder: Path) -> int:
             patch.chdir(folder)
             for name in _MAX_FIGURE_BYTES:
                 patch.setattr(name, lambda *_, **__: [])
+            patch.setattr(_PROPAGATOR, functools.partial(Propagator, kernels="numpy"))
             _DONE[words] = _run(words, folder)
     return _DONE[words]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
 
 from collops.errors import InputError
 from collops.seismic.kirchhoff.eikonal import device, first_arrivals
 from collops.seismic.kirchhoff.eikonal import medium as media
+from tests.seismic.test_anisotropic_arrivals import MEDIA, SPEED, group_time
 from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
 
 pytestmark = pytest.mark.usefixtures("device")
@@ -41,6 +43,35 @@ def test_batches_in_a_rough_medium_are_those_of_hosts(comm, dtype, monkeypatch):
         found = first_arrivals(grid.axes, positions, velocity, engine="cupy", dtype=dtype)
         for times, expected in zip(found, host, strict=True):
             assert np.abs(times.get() - expected).max() < 2e-3 * 9.0 / velocity.min()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MEDIA)
+def test_times_in_an_anisotropic_medium_are_those_of_the_group_velocity(comm, name, dtype):
+    shape = (17, 21, 23) if name.endswith("3-D") else (61, 41)
+    axes = tuple(20.0 * np.arange(n) for n in shape)
+    places = np.array([[0.0] * len(shape), [0.513 * axis[-1] for axis in axes]])
+    medium = dict(zip(("epsilon", "delta", "tilt", "azimuth"), MEDIA[name], strict=True))
+    found = first_arrivals(axes, places, np.full(shape, SPEED), **medium, engine="cupy", dtype=dtype)
+    for place, times in zip(places, found, strict=True):
+        assert isinstance(times, cupy.ndarray) and times.dtype == dtype and times.shape == shape
+        for node in np.random.default_rng(1).integers(0, shape, (40, len(shape))):
+            point = np.array([axis[n] for axis, n in zip(axes, node, strict=True)])
+            error = times[tuple(node.tolist())].item() - group_time(point - place, *MEDIA[name])
+            assert abs(error) < 2e-3 * 20.0 / SPEED
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_times_in_a_rough_anisotropic_medium_are_those_of_hosts(comm, dtype):
+    grid, velocity = rough_model(np.random.default_rng(6))
+    rng = np.random.default_rng(2)
+    medium = {"epsilon": rng.uniform(0, 0.3, grid.shape), "delta": rng.uniform(-0.1, 0.2, grid.shape)}
+    medium["tilt"] = gaussian_filter(rng.uniform(-500, 500, grid.shape), 5)
+    positions = rng.uniform(0, (1068, 621), (37, 2))
+    host = first_arrivals(grid.axes, positions, velocity, **medium, engine="numpy")
+    found = first_arrivals(grid.axes, positions, velocity, **medium, engine="cupy", dtype=dtype)
+    for times, expected in zip(found, host, strict=True):
+        assert np.abs(times.get() - expected).max() < 4e-3 * 9.0 / velocity.min()
 
 
 def test_times_that_do_not_converge(comm, monkeypatch):

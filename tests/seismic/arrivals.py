@@ -38,18 +38,21 @@ inline double __longlong_as_double(long long bits) { double value; memcpy(&value
 inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
 inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
 #include SOURCE
+#ifdef COLLOPS_TILTED
+#include TILTED
+#endif
 extern "C" void run(
-    int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags,
-    Real tolerance, Real least, Real h0, Real h1, Real h2, int n0, int n1, int n2, int level, int first0, int first1,
-    int corner)
+    int x, int y, int z, Real* rests, unsigned char* active, const Real* slowness, const Real* sources,
+    const Real* parameters, const Real* tables, int* flags, Real tolerance, Real least, Real h0, Real h1, Real h2,
+    int n0, int n1, int n2, int level, int first0, int first1, int corner)
 {
     blockIdx = {x, y, z};
     for (threadIdx.y = 0; threadIdx.y < ROWS; ++threadIdx.y)
         for (threadIdx.x = 0; threadIdx.x < LANES; ++threadIdx.x) {
             calls = 0;
             sweep_plane(
-                rests, active, slowness, sources, flags, tolerance, least, h0, h1, h2, n0, n1, n2, level, first0,
-                first1, corner);
+                rests, active, slowness, sources, parameters, tables, flags, tolerance, least, h0, h1, h2, n0, n1, n2,
+                level, first0, first1, corner);
         }
 }
 """
@@ -64,18 +67,18 @@ def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.n
 class HostKernel:
     """The kernel of sweep.cu; the threads of all blocks run in turn."""
 
-    def __init__(self, folder: Path, dtype: np.dtype, points: int) -> None:
-        source = Path(package.__file__).with_name("sweep.cu")
+    def __init__(self, folder: Path, dtype: np.dtype, tilted: bool = False) -> None:
         driver, library = folder / "driver.cpp", folder / "sweep.so"
         driver.write_text(DRIVER)
-        command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20", f'-DSOURCE="{source}"']
-        command += (
-            [f"-DPOINTS={points}"] + ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-o", str(library), str(driver)]
-        )
+        command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20"]
+        for name, file in (("SOURCE", "sweep.cu"), ("TILTED", "tilted.cu")):
+            command.append(f'-D{name}="{Path(package.__file__).with_name(file)}"')
+        command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-DCOLLOPS_TILTED"] * tilted
+        command += ["-o", str(library), str(driver)]
         subprocess.run(command, check=True, capture_output=True)
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run
-        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 5 + [real] * 5 + [ctypes.c_int] * 7
+        self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 7 + [real] * 5 + [ctypes.c_int] * 7
 
     def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
         """Launch it."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops.seismic import segy
-from collops.seismic.segy import Traces
+from collops.seismic.segy import Traces, writing
 from collops.seismic.signals import ricker_shape
 from collops.seismic.survey.geometry import Geometry
 from collops.seismic.survey.segy import survey_traces
@@ -38,8 +37,8 @@ def random_traces(geometry: Geometry, seed: int = 0) -> list[np.ndarray]:
 
 def write_alone(path: Path, traces: Traces, text: Sequence[str] = ()) -> None:
     """Write a file on this rank alone."""
-    segy._create(path, traces, text)
-    segy._fill(path, traces, traces.numbers, traces.values)
+    writing._create(path, traces, text)
+    writing._fill(path, traces, traces.numbers, traces.values)
 
 
 def write_survey(path: Path, geometry: Geometry, traces: list[np.ndarray], defaults: dict[str, str]) -> None:

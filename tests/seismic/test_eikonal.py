@@ -54,7 +54,7 @@ def exact_times(grid: ImageGrid, position: np.ndarray, surface: float, gradient:
 
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64), 1)
+    return HostKernel(tmp_path_factory.mktemp("cuda"), np.dtype(np.float64))
 
 
 @pytest.fixture(params=["numba", "numpy", "cuda"])
@@ -65,8 +65,9 @@ def form(request, monkeypatch):
             pytest.skip("needs a C++ compiler")
         kernel = request.getfixturevalue("kernel")
         monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-        monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
+        monkeypatch.setattr(device, "_kernel", lambda *arguments: kernel)
         monkeypatch.setattr(device, "recorded", lambda work: work)
+        monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
         return device.arrivals
     if request.param == "numpy":
         find = importlib.util.find_spec
@@ -139,11 +140,11 @@ def test_all_forms_find_the_same(form):
 @pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 def test_devices_compute_in_single_precision(tmp_path, monkeypatch):
     """Rests have enough digits at the end of a large model, where times are thousands of cells."""
-    kernel = HostKernel(tmp_path, np.dtype(np.float32), 8)
+    kernel = HostKernel(tmp_path, np.dtype(np.float32))
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    monkeypatch.setattr(device, "_kernel", lambda number, dtype, points: kernel)
-    monkeypatch.setattr(device, "_LARGE", 1)  # a warp visits several points
+    monkeypatch.setattr(device, "_kernel", lambda *arguments: kernel)
     monkeypatch.setattr(device, "recorded", lambda work: work)
+    monkeypatch.setattr(device, "_at_a_time", lambda medium: 32)
     grid = ImageGrid((10.0 * np.arange(5), 10.0 * np.arange(1200)), (10.0, 10.0))
     velocity, position = np.broadcast_to(1500 + 0.3 * grid.axes[1], grid.shape), np.array([20.0, 11990.0])
     source = medium.Source.at(position, grid, velocity)

@@ -13,8 +13,8 @@ from collops.apps.recipe import run_job
 from collops.errors import InputError
 from collops.seismic.conditioning import Conditioned
 from collops.seismic.lsm import Options, run
-from collops.seismic.lsm.problem import recorded
 from collops.seismic.lsm.resident import ResidentSurvey
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.signals import ricker
 from collops.seismic.survey.headers import read_traces
 from collops.seismic.survey.segy import read_headers

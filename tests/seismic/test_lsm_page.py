@@ -13,8 +13,8 @@ import pytest
 
 from collops.seismic.lsm import Options, page, results, run
 from collops.seismic.lsm.page import _convergence, _packed, write_page
-from collops.seismic.lsm.problem import synthetic
 from collops.seismic.lsm.results import _MAX_SAMPLES, kept_shots, shot_fields
+from collops.seismic.lsm.setup import synthetic
 from tests.apps.jobs import group_of, job_numbers
 
 pytestmark = pytest.mark.usefixtures("with_pictures")

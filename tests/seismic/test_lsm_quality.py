@@ -13,8 +13,9 @@ import pytest
 from collops.seismic.lsm import Options, angles, quality, run
 from collops.seismic.lsm.angles import by_angle
 from collops.seismic.lsm.moveout import RATIOS, picks, semblance, surrounding
-from collops.seismic.lsm.problem import Problem, recorded
+from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.quality import Gathers, Quality, field_bytes
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.signals import ricker_shape
 from collops.seismic.survey import Geometry, Grid, Survey, read
 from tests.apps.jobs import group_of, job_numbers
@@ -143,19 +144,22 @@ def test_gathers_are_parts_of_the_adjoint_image_also_with_weights(comm, folder):
 def test_all_angles_together_are_the_adjoint_image(comm, monkeypatch, dims):
     monkeypatch.setattr(angles, "_MAX_ANGLE", 91.0)
     geometry, grid = small_geometry(shots=4, samples=90, towed=True), Grid(13, 21, 60.0, 10.0)
-    columns: tuple[Any, ...] = (np.array([3, 6, 9]),)
+    columns = np.array([3, 6, 9])
     if dims == 3:
         sources, *groups = (np.insert(each, 0, 20.0, axis=0) for each in (geometry.sources, *geometry.receivers))
         geometry, grid = Geometry(sources, groups, 90, 0.004), Grid(13, 21, 60.0, 10.0, ny=4, dy=25.0)
-        columns = 2, *columns
+        columns = np.array([1, 13 * 2 + 3, 13 * 2 + 9, 13 * 4 - 1])
+    # Two columns at a time, of which the traces of a shot are added one by one.
+    monkeypatch.setattr(angles, "_TABLE_BYTES", 4 * 21 * 2 * len(geometry.stations[0]) * (1 + dims))
+    monkeypatch.setattr(angles, "_SHOT_BYTES", 1)
     geometry = replace(geometry, start=0.02)
     survey, traces = Survey(geometry, comm), random_traces(geometry)
     survey.traces = [traces[shot] for shot in survey.shots]
     velocity = survey.velocity(1500.0, grid)
     A = survey.operator(velocity, grid, frequency=30.0, mode="analytic", dtype="float64")
-    expected = A.adjoint(survey.data(dtype="float64")).local_array[columns]
+    expected = A.adjoint(survey.data(dtype="float64")).local_array.reshape(-1, 21)[columns]
     problem = Problem(survey, grid, velocity, "1500", "analytic", 30.0)
-    _, gathers = by_angle(problem, survey.traces, columns[-1], 7)
+    _, gathers = by_angle(problem, survey.traces, columns, 7)
     np.testing.assert_allclose(gathers.sum(axis=1), expected, rtol=0, atol=1e-3 * np.abs(expected).max())
 
 
@@ -203,7 +207,7 @@ def test_the_pictures_are_drawn(comm, tmp_path):
     )
     x = 100.0 * np.arange(5)
     found = Quality(
-        np.arange(5), x, z, by_offset, by_angles, 90.0, 5, np.arange(41.0), spectra, np.arange(41.0), spectra
+        np.arange(5), x, None, z, by_offset, by_angles, 90.0, 5, np.arange(41.0), spectra, np.arange(41.0), spectra
     )
     options = Options(survey="a.sgy", velocity="1500", gathers=4, out=str(tmp_path))
     for path in found.draw(tmp_path):

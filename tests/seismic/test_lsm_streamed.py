@@ -12,10 +12,10 @@ import segyio
 
 import collops
 from collops.errors import InputError
-from collops.seismic import segy
 from collops.seismic.lsm import Options, migrate, run
 from collops.seismic.lsm.normal import minimise
-from collops.seismic.lsm.problem import StreamedShots, recorded
+from collops.seismic.lsm.problem import StreamedShots
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.lsm.streamed import StreamedSurvey
 from collops.seismic.survey import checks
 from tests.apps.jobs import group_of, job_numbers, job_of
@@ -95,7 +95,7 @@ def assert_equal(found: Any, expected: Any) -> None:
     ],
 )
 def test_results_are_those_with_the_traces_in_memory(comm, folder, monkeypatch, towed, more):
-    monkeypatch.setattr(segy, "_PIECE_BYTES", 4200 * comm.size)  # seven traces, five of a shot
+    monkeypatch.setattr("collops.seismic.segy.pieces._PIECE_BYTES", 4200 * comm.size)  # seven traces, five of a shot
     (resident, expected, first), (streamed, found, second) = both(comm, folder, monkeypatch, towed=towed, **more)
     for key in ("iterations", "weight", "traces_left_out", "conditioning"):
         assert streamed[key] == resident[key], key

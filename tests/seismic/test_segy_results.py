@@ -13,8 +13,8 @@ import pytest
 from collops.apps import recipe
 from collops.apps.recipe import run_job
 from collops.errors import InputError
-from collops.seismic import lsm, poststack, reflectivity, segy
-from collops.seismic.lsm.problem import recorded
+from collops.seismic import lsm, poststack, reflectivity
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.segy import Traces, write_together
 from tests.apps.jobs import Listener, group_of, job_numbers
 from tests.seismic.files import stacked_volume
@@ -117,7 +117,7 @@ def towed_survey(path: Path) -> np.ndarray:
 
 
 def test_a_migration_returns_as_it_came(comm, folder, monkeypatch):
-    monkeypatch.setattr(segy, "_PIECE_BYTES", 2400 * comm.size)  # few traces at a time
+    monkeypatch.setattr("collops.seismic.segy.pieces._PIECE_BYTES", 2400 * comm.size)  # few traces at a time
     asked: list[int] = []
     monkeypatch.setattr(recipe, "check_room", lambda where, needed, option: asked.append(needed))
     path = folder / "a.sgy"
@@ -291,7 +291,7 @@ def test_a_disk_that_is_full_is_one_error_and_leaves_nothing(comm, folder, monke
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(folder))
 
-    monkeypatch.setattr(segy, "_fill", fail)
+    monkeypatch.setattr("collops.seismic.segy.writing._fill", fail)
     (folder / "a.sgy").touch()
     comm.barrier()
     own = np.full((2, 8), comm.rank, np.float32)

@@ -11,7 +11,7 @@ import pytest
 from collops.apps.recipe import run_job
 from collops.errors import InputError
 from collops.seismic.lsm import Options, run
-from collops.seismic.lsm.problem import recorded
+from collops.seismic.lsm.setup import recorded
 from collops.seismic.signals import moved, ricker_shape
 from collops.seismic.survey import Grid, Statics, Survey, read
 from collops.seismic.survey.statics import parse_datum

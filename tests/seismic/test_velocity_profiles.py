@@ -10,7 +10,7 @@ import pytest
 from collops.comm import alone
 from collops.errors import InputError
 from collops.seismic.lsm import Options
-from collops.seismic.lsm.problem import recorded, synthetic
+from collops.seismic.lsm.setup import recorded, synthetic
 from collops.seismic.survey.geometry import Grid
 from collops.seismic.survey.velocity import VelocityFile, load_velocity, on_grid, parse_velocity, smoothed
 from tests.seismic.files import small_survey, write_traces

@@ -19,7 +19,7 @@ import pytest
 import zarr
 
 from collops import profile
-from collops.array import from_global
+from collops.array import Layout, from_global, full
 from collops.errors import CheckpointError, InputError, Interrupted
 from collops.operators import Diagonal, VStack
 from collops.solvers import (
@@ -192,6 +192,29 @@ def test_on_another_number_of_ranks(comm, folder, name):
     result = run(together, y, niter=5, checkpoint=folder, resume=True)
     assert result.resumed_from == 3
     assert_close(result.x.gather(), expected)
+
+
+def test_a_nonlinear_problem_of_other_data_or_bounds(comm, folder):
+    """Its data are known by its residual alone."""
+
+    class Roots:
+        def __init__(self, data):
+            self.data = data
+
+        def residual(self, x):
+            return x * x - self.data
+
+        def jacobian(self, x):
+            return Diagonal(2 * x)
+
+    x0, data = (full(Layout.split((9,), comm.size), value, comm=comm) for value in (2.0, 3.0))
+    run = partial(lbfgs, x0=x0, checkpoint=folder)
+    run(Roots(data), lower=0.1 * x0, niter=1)
+    with pytest.raises(CheckpointError, match="its residual at the starting point differs"):
+        run(Roots(1.01 * data), lower=0.1 * x0, niter=2, resume=True)
+    with pytest.raises(CheckpointError, match="its option lower is"):
+        run(Roots(data), lower=0.2 * x0, niter=2, resume=True)
+    assert run(Roots(data), lower=0.1 * x0, niter=2, resume=True).resumed_from == 1
 
 
 def test_where_nothing_is_yet(comm, folder):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from collops.apps.stages import check_memory, local_stage
+from collops.apps.urls import Url, located
 from collops.array.store import open_node
 from collops.comm.agreement import raised_together
 from collops.comm.bounded import in_time
@@ -54,7 +55,7 @@ _DECODING_ERRORS = (
 _CHUNK_BYTES = 16 << 20
 
 
-def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
+def read_rows(array: Any, path: Path | Url, rows: Any) -> np.ndarray:
     """Read rows along the first axis of an array from `open_array`; raise `InputError` if the file is damaged.
 
     `rows` is a slice or any other index of `array`.
@@ -65,7 +66,7 @@ def read_rows(array: Any, path: Path, rows: Any) -> np.ndarray:
         raise InputError(f"{path} cannot be read ({problem}): it is damaged, copy it again") from None
 
 
-def decoded(array: Any, path: Path, index: Any = ..., dtype: type[np.floating] = np.float32) -> np.ndarray:
+def decoded(array: Any, path: Path | Url, index: Any = ..., dtype: type[np.floating] = np.float32) -> np.ndarray:
     """Read real numbers by an index and decode them like xarray: unpacked, and NaN where a value is marked as missing.
 
     The result is float32 or float64: at least `dtype`, and exact for the stored values. As in xarray, ``add_offset``
@@ -87,7 +88,7 @@ def decoded(array: Any, path: Path, index: Any = ..., dtype: type[np.floating] =
     return values
 
 
-def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, list[Any]]:
+def _with_sign(stored: np.ndarray, array: Any, path: Path | Url) -> tuple[np.ndarray, list[Any]]:
     """Return stored values with the sign from the attribute ``_Unsigned``, and the marks of missing values.
 
     Marks are the attributes ``_FillValue`` and ``missing_value``, and in format 2 the fill value of the array, in which
@@ -111,7 +112,7 @@ def _with_sign(stored: np.ndarray, array: Any, path: Path) -> tuple[np.ndarray, 
     return stored, [(mark - lowest) % count + lowest for mark in marks]
 
 
-def _numbers_in(array: Any, path: Path, name: str) -> list[float]:
+def _numbers_in(array: Any, path: Path | Url, name: str) -> list[float]:
     """Return the numbers in an attribute of a Zarr array: none if it is absent, one number, or a list."""
     attribute = getattr(array, "attrs", {}).get(name)
     numbers = [_number(entry) for entry in (attribute if isinstance(attribute, list) else [attribute])]
@@ -138,7 +139,7 @@ def not_finite(values: np.ndarray) -> tuple[int, ...] | None:
     return tuple(indices[0].tolist()) if len(indices) else None
 
 
-def open_array(path: Path, names: tuple[str, ...], other_suffixes: tuple[str, ...] = ()) -> tuple[Any, Any]:
+def open_array(path: Path | Url, names: tuple[str, ...], other_suffixes: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """Open an array of real numbers without reading it; return it, and the Zarr group that holds it.
 
     The path names a .npy file, a Zarr array, or a Zarr group. In a group, it opens the first existing array among
@@ -156,13 +157,13 @@ def open_array(path: Path, names: tuple[str, ...], other_suffixes: tuple[str, ..
     return array, group
 
 
-def open_npy(path: Path) -> np.ndarray:
+def open_npy(path: Path | Url) -> np.ndarray:
     """Open a NumPy file safely: no pickles, no reading beyond its end."""
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK"  # which NumPy would leave open
         with np.errstate(over="ignore"):  # of a shape that is damaged
-            array = None if is_archive else np.load(path, mmap_mode="r", allow_pickle=False)
+            array = None if is_archive else _mapped(path)
     except (*_DECODING_ERRORS, MemoryError, SyntaxError, tokenize.TokenError) as problem:
         # Mapping needs no memory: a MemoryError is from Python's parser, for a header that is nested too deeply.
         raise InputError(
@@ -173,13 +174,24 @@ def open_npy(path: Path) -> np.ndarray:
     return array
 
 
-def is_zarr(path: str | Path) -> bool:
+def _mapped(path: Path | Url) -> np.ndarray:
+    """Map a NumPy file, or read it from its URL."""
+    if isinstance(path, Path):
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    with path.open("rb") as file:
+        return np.load(file, allow_pickle=False)
+
+
+def is_zarr(path: str | Path | Url) -> bool:
     """Return whether a path is in a Zarr store: a part of it ends with .zarr, or it is a folder."""
-    path = Path(path)
-    return any(part.endswith(".zarr") for part in path.parts) or path.is_dir()
+    path = located(path)
+    if any(part.endswith(".zarr") for part in Path(path).parts):
+        return True
+    # A URL with a suffix is a file: asking a server takes time.
+    return path.is_dir() if isinstance(path, Path) or not path.suffix else False
 
 
-def open_zarr(path: Path) -> Any:
+def open_zarr(path: Path | Url) -> Any:
     """Open a Zarr array or group without reading values; raise `InputError` if it is missing or damaged."""
     import zarr
 
@@ -209,7 +221,7 @@ def dimension_names(array: Any) -> tuple[str | None, ...]:
     return tuple(name if isinstance(name, str) else None for name in names)
 
 
-def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
+def _choose_array(path: Path | Url, names: tuple[str, ...]) -> tuple[Any, Any]:
     node = open_zarr(path)
     if hasattr(node, "shape"):
         return node, None
@@ -217,7 +229,7 @@ def _choose_array(path: Path, names: tuple[str, ...]) -> tuple[Any, Any]:
     chosen = next((name for name in names if (path / name).is_dir()), None)
     if chosen is None:
         files = "zarr.json", ".zarray"
-        inside = [child for child in sorted(path.iterdir()) if any((child / name).is_file() for name in files)]
+        inside = [child for child in sorted(path.iterdir(), key=str) if any((child / name).is_file() for name in files)]
         several = [child.name for child in inside if getattr(open_zarr(child), "ndim", 0) in (2, 3)]
         if len(several) != 1:
             listing = f"the arrays {', '.join(several)}" if several else "no array of two or three axes"

@@ -197,13 +197,21 @@ class Job(Generic[T]):
         return Monitor(name, total, self.listener.note, self.metrics, bar)
 
     def solve(
-        self, method: Callable[..., SolverResult], operator: LinearOperator, data: Array, *, writes: int, **options: Any
+        self,
+        method: Callable[..., SolverResult],
+        operator: Any,
+        data: Array,
+        *,
+        writes: int,
+        final: bool = True,
+        **options: Any,
     ) -> Solution:
         """Run a solver such as `collops.solvers.cgls` with its own options. Collective.
 
         The options of the job determine progress, checkpoints and, unless `niter` is among `options`, iterations.
+        `operator` is a linear operator, or the problem of a nonlinear solver, whose `data` are the starting point.
         `writes` is the size in bytes of the arrays of ``result.zarr``: raises `InputError` if they do not fit on the
-        file system.
+        file system. After a solver that is not `final`, signals still end the job.
         """
         chosen = self.options
         with local_stage(self.comm):
@@ -227,7 +235,8 @@ class Job(Generic[T]):
                     f"the solution overflowed ({problem.array} in iteration {problem.iteration}): scale the data, or "
                     "use --dtype float64"
                 ) from problem
-        interruption.complete()
+        if final:
+            interruption.complete()
         if self.metrics is not None:
             self.metrics.values |= {
                 "iterations": result.iterations,

@@ -349,7 +349,7 @@ def _convergence(solution: Solution) -> tuple[float | None, float | None]:
     return condition if np.isfinite(condition) else None, factor
 
 
-def _solver(problem: Problem, tol: float) -> tuple[Callable[..., SolverResult], dict[str, float]]:
+def _solver(problem: Problem, tol: float) -> tuple[Callable[..., SolverResult], dict[str, Any]]:
     """Return the solver and its tolerances."""
     from collops.solvers import cg, cgls, lsqr
 

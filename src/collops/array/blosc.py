@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import zarr
-from zarr.storage import LocalStore
+from zarr.storage import FsspecStore, LocalStore
 
 from collops.array.store import ZarrNode
 
@@ -23,7 +23,10 @@ def guarded(array: ZarrNode) -> ZarrNode:
     compressors = () if array.shards is not None else array.compressors
     if not compressors or type(compressors[-1]).__name__ not in ("Blosc", "BloscCodec"):
         return array
-    store = BloscStore(array.store.root, read_only=True)
+    if isinstance(array.store, FsspecStore):
+        store = BloscUrl(array.store.fs, read_only=True, path=array.store.path)
+    else:
+        store = BloscStore(array.store.root, read_only=True)
     return zarr.open_array(store, path=array.path, mode="r", zarr_format=array.metadata.zarr_format)
 
 
@@ -37,6 +40,14 @@ class BloscStore(LocalStore):
     def get_sync(self, key: str, **options: Any) -> Any:
         """Implement :meth:`get` for versions of Zarr that read without an event loop."""
         return _checked(key, super().get_sync(key, **options))
+
+
+class BloscUrl(FsspecStore):
+    """The URL of one such array; see `BloscStore`."""
+
+    async def get(self, key: str, *args: Any, **options: Any) -> Any:
+        """Return the bytes of a file, or ``None`` if there is none."""
+        return _checked(key, await super().get(key, *args, **options))
 
 
 def _checked(key: str, content: Any) -> Any:

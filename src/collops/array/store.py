@@ -178,7 +178,7 @@ def write_store(
 
 
 def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Literal["r", "r+"] = "r") -> ZarrNode:
-    """Open a Zarr array or group in a directory, or the member `name` of an open group, by its own metadata.
+    """Open a Zarr array or group in a directory or at a URL, or the member `name` of an open group, by its metadata.
 
     Consolidated metadata are ignored: they are a copy, which Zarr does not update when an array grows or a member is
     added. Reads no values. Not collective. Later reads raise ValueError if a chunk compressed by Blosc is truncated.
@@ -186,7 +186,7 @@ def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Li
     Parameters
     ----------
     location : path or zarr.Group
-        The directory of the array or group, or a group that this function has opened.
+        The directory of the array or group, its URL for the package fsspec, or a group that this function has opened.
     name : str
         Path of a member below `location`.
     mode : {"r", "r+"}
@@ -224,13 +224,20 @@ def open_node(location: ZarrNode | str | PathLike[str], name: str = "", mode: Li
 
 def _check_chunks(array: ZarrNode) -> None:
     """Raise InputError unless all chunks written by collops exist; other missing chunks represent fill values."""
-    shape, folder = array.attrs.get(COMPLETE), Path(array.store.root) / array.path
+    shape = array.attrs.get(COMPLETE)
     # Programs that copy the attributes to a new array may omit chunks, and write folders of chunks.
     if shape is None or array.ndim != len(shape) or not _chunk_key(array, [0] * array.ndim).startswith("c."):
         return
-    present = set(os.listdir(folder))
     # Rows may have been appended since.
     region = [slice(0, min(pair)) for pair in zip(shape, array.shape, strict=True)]
+    if not hasattr(array.store, "root"):  # at a URL
+        needed = math.prod(-(-box.stop // chunk) for box, chunk in zip(region, array.chunks, strict=True))
+        if array.nchunks_initialized < needed:
+            where = f"{array.store.path}/{array.path}".rstrip("/")
+            raise InputError(f"{where} has lost files with values: copy it again, or write it again")
+        return
+    folder = Path(array.store.root) / array.path
+    present = set(os.listdir(folder))
     missing = [path.name for path in chunk_files(array, region) if path.name not in present]
     if missing:
         raise InputError(

@@ -65,6 +65,8 @@ from collops.apps.recipe import run_job as run_job
 from collops.apps.stages import check_memory as check_memory
 from collops.apps.stages import engine_of_ranks as engine_of_ranks
 from collops.apps.stages import local_stage as local_stage
+from collops.apps.urls import Url as Url
+from collops.apps.urls import located as located
 from collops.limits import digits as digits
 from collops.limits import in_words as in_words
 

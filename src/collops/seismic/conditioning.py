@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from io import StringIO
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.signals import smooth_step
+from collops.seismic.streams import Location, located, text_of
 
 __all__ = [
     "Conditioned",
@@ -89,15 +89,15 @@ def parse_range(name: str, text: str, unit: str, lowest: float = 0.0) -> tuple[f
     return first, last
 
 
-def read_table(path: Path, columns: Sequence[int], meaning: str) -> np.ndarray:
+def read_table(path: Location, columns: Sequence[int], meaning: str) -> np.ndarray:
     """Read a text file of numbers in columns, float64; ``#`` begins a comment, commas and spaces separate columns.
 
     Raises `InputError` unless the number of columns is in `columns`; `meaning` describes them.
     """
     try:
-        text = path.read_text(encoding="utf-8").replace(",", " ")
+        text = text_of(path, "utf-8").replace(",", " ")
     except (OSError, UnicodeDecodeError) as problem:
-        reason = getattr(problem, "strerror", None) or "it is not text"
+        reason = "it is not text" if isinstance(problem, UnicodeDecodeError) else problem.strerror or problem
         raise InputError(f"{path} cannot be read ({reason}): pass a text file with {meaning}") from None
     lines = [line for line in text.splitlines() if line.partition("#")[0].strip()]
     try:
@@ -145,10 +145,11 @@ def parse_mute(text: str, name: str = "--mute") -> Mute:
     try:
         numbers = float(speed), float(delay) if comma else None
     except ValueError:
-        if not Path(text).is_file():
+        path = located(text)
+        if not path.is_file():  # pyright: ignore[reportAttributeAccessIssue] - of a text, a path or a URL
             raise InputError(f"cannot understand the mute {text!r}: {_MUTE_HELP}") from None
         meaning = "offset (m) and time (s), or field record, offset and time,"
-        return Mute(text, picks=read_table(Path(text), (2, 3), meaning))
+        return Mute(text, picks=read_table(path, (2, 3), meaning))
     if not (numbers[0] > 0 and np.isfinite([numbers[0], numbers[1] or 0.0]).all()):
         raise InputError(f"{name} needs a positive speed and a finite delay, not {text}: {_MUTE_HELP}")
     return Mute(text, *numbers)

@@ -18,9 +18,11 @@ from collops.extend.applications import (
     Job,
     NotNegative,
     Out,
+    Url,
     gather_rows,
     largest_amplitude,
     local_stage,
+    located,
     option,
     symmetric_limit,
 )
@@ -127,7 +129,7 @@ def run(job: Job[Options]) -> Findings:
 def judge(options: Options, problem: Problem, inversion: Inversion) -> tuple[Problem, Inversion]:
     """Check reflection coefficients; see `Problem.plausible`. Collective."""
     coefficients = inversion.model @ reflection(problem.volume.cube.samples).T.toarray()
-    constant = not isinstance(_parse_background(options.background or "1"), Path)
+    constant = not isinstance(_parse_background(options.background or "1"), Path | Url)
     return problem.plausible(inversion, coefficients, assumed=constant)
 
 
@@ -256,7 +258,7 @@ def regularised(
     return StackedVStack([operator, weight * laplacian]), StackedArray([data, zeros_like(data)])
 
 
-def _parse_background(text: str) -> float | Path | None:
+def _parse_background(text: str) -> float | Path | Url | None:
     """Return a constant impedance, the path of a file, or None for the smoothed truth."""
     if text == "smooth":
         return None
@@ -264,7 +266,7 @@ def _parse_background(text: str) -> float | Path | None:
         value = float(text)
     except ValueError:
         check_array_file(text, _BACKGROUND_NAMES)
-        return Path(text)
+        return located(text)
     if not 0 < value < float("inf"):
         raise InputError(f"--background must be a positive impedance, not {text}")
     return value
@@ -282,7 +284,7 @@ def log_background(job: Job[Options], volume: Volume) -> np.ndarray:
 def _own_background(job: Job[Options], volume: Volume) -> np.ndarray:
     text = job.options.background or ("1" if volume.truth is None else "smooth")
     kind = _parse_background(text)
-    if isinstance(kind, Path):
+    if isinstance(kind, Path | Url):
         return np.log(_read_background(kind, job, volume.cube)).astype(volume.traces.dtype)
     if kind is not None:
         return np.full_like(volume.traces, np.log(kind))
@@ -293,7 +295,7 @@ def _own_background(job: Job[Options], volume: Volume) -> np.ndarray:
     return gaussian_filter1d(volume.truth, _SMOOTH_SECONDS / volume.cube.interval, axis=-1, mode="nearest")
 
 
-def _read_background(path: Path, job: Job[Options], cube: Cube) -> np.ndarray:
+def _read_background(path: Path | Url, job: Job[Options], cube: Cube) -> np.ndarray:
     options = job.options
     reader = open_volume(path, cube.interval, _BACKGROUND_NAMES, options.inline_byte, options.crossline_byte)
     if reader.cube.shape != cube.shape:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 from collops.errors import InputError
+from collops.seismic.streams import Source, located
 
 _HEADER_BYTES, _SAMPLE_BYTES = 240, 4
 _SAMPLES, _INTERVAL = slice(114, 116), slice(116, 118)  # of a trace header
 
 
-def is_su(path: str | Path) -> bool:
+def is_su(path: Source) -> bool:
     """Return whether a file has the suffix of Seismic Unix."""
-    return Path(path).suffix.lower() == ".su"
+    return located(path).suffix.lower() == ".su"
 
 
-def su_sampling(path: Path | str, size: int, read: Callable[[int], bytes]) -> tuple[str, int, float]:
+def su_sampling(path: Any, size: int, read: Callable[[int], bytes]) -> tuple[str, int, float]:
     """Return byte order, number of samples and interval (microseconds) of a file, all from its first trace header.
 
     The byte order is the one in which the traces fill the file, and the second header has as many samples as the first.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from collops.errors import InputError
-from collops.extend.applications import decoded
+from collops.extend.applications import Url, decoded
 
 __all__ = ["read_times", "unit_of"]
 
@@ -30,7 +30,7 @@ def unit_of(array: Any) -> str | None:
     return None if unit is None else str(unit).strip()
 
 
-def read_times(times: Any, path: Path, samples: int, group: Any) -> tuple[float, float]:
+def read_times(times: Any, path: Path | Url, samples: int, group: Any) -> tuple[float, float]:
     """Return the interval and the first time in seconds, from the array of all sample times in a Zarr group."""
     # MDIO writes milliseconds, by default without a unit.
     unit = unit_of(times) or ("ms" if "apiVersion" in group.attrs else None)

@@ -363,9 +363,12 @@ _SEED = 5
 def fingerprint(method: Any, operator: LinearOperator | None, data: Array, x0: Array | None) -> dict[str, Any]:
     """Return the fingerprint of a problem, in a form for JSON. Collective.
 
-    The operator and a preconditioner are applied once, to random numbers.
+    The operator and a preconditioner are applied once, to random numbers; a nonlinear problem, which is a part of
+    its method, has a residual at the starting point instead.
     """
-    applied = preconditioned = None
+    applied = preconditioned = residual = None
+    if (nonlinear := getattr(method, "problem", None)) is not None:
+        residual = _numbers_of(nonlinear.residual(data))
     if operator is not None:
         dtype = working_dtype(operator, data, None)
         probe = random(operator.domain, seed=_SEED, comm=data.comm, dtype=dtype, engine=data.engine)
@@ -379,6 +382,7 @@ def fingerprint(method: Any, operator: LinearOperator | None, data: Array, x0: A
         "start": None if x0 is None else _numbers_of(x0),
         "operator": applied,
         "preconditioner": preconditioned,
+        "residual": residual,
     }
 
 
@@ -394,7 +398,7 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
         return f"its precision is {saved['data']['dtype']}, not {name}"
     tolerance = float(np.sqrt(np.finfo(real_dtype(np.dtype(name))).eps)) if name != "bfloat16" else 1e-2
     parts = {"data": "its data differ", "operator": "its operator differs", "start": "its starting point differs"}
-    parts["preconditioner"] = "its preconditioner differs"
+    parts |= {"preconditioner": "its preconditioner differs", "residual": "its residual at the starting point differs"}
     for part, words in parts.items():
         if not _alike_numbers(saved.get(part), present.get(part), tolerance):
             return words
@@ -442,7 +446,7 @@ def _options(method: object) -> dict[str, Any]:
 
 
 def _described(value: Any) -> object:
-    """Return a representation in JSON of an option; for an operator or an array, its shapes."""
+    """Return a representation in JSON of an option; of an operator its shapes, of an array its norm too. Collective."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, complex):
@@ -450,7 +454,8 @@ def _described(value: Any) -> object:
     if isinstance(value, LinearOperator):
         return f"{type(value).__name__} from {_shapes(value.domain)} to {_shapes(value.range)}"
     if hasattr(value, "leaves"):
-        return f"array of {_shapes(value.layout)}"
+        numbers = _numbers_of(value)
+        return {name: numbers[name] for name in ("shapes", "norm")}
     if dataclasses.is_dataclass(value):
         return _options(value)
     return {"type": type(value).__name__} | {name: part for name, part in vars(value).items() if _is_part(part)}

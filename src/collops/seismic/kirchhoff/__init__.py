@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.eikonal import Thomsen, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import Geometry
 from collops.seismic.kirchhoff.local import LocalKirchhoff
@@ -18,6 +18,7 @@ __all__ = [
     "KirchhoffOptions",
     "LocalKirchhoff",
     "SplitKirchhoff",
+    "Thomsen",
     "TravelTimes",
     "Weighting",
     "first_arrivals",

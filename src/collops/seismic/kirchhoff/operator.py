@@ -16,6 +16,7 @@ from collops.extend.communication import collective_errors, communicator_or_worl
 from collops.extend.engines import Engine
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import threads_of_rank
+from collops.seismic.kirchhoff.eikonal import Thomsen
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import Geometry, checked_wavelet
 from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
@@ -117,8 +118,10 @@ class _Modelling:
         if threads is None:
             threads = threads_of_rank(comm, engine, options.kernels)
         needed = [np.unique(np.concatenate([number[:sources][part], number[sources:]])) for part in shots]
+        arguments = geometry, positions, engine, scale.dtype, threads
+        bent = times.thomsen is not None and options.weighting.traces_rays
         tables, weights, rows = tables_of_stations(
-            times.seconds(geometry, positions, engine, scale.dtype, threads),
+            times.seconds(*arguments),
             positions,
             np.broadcast_to(times.velocity, grid.shape),
             grid,
@@ -128,6 +131,7 @@ class _Modelling:
             factor=checked_factor(times.coarsen),
             weighting=options.weighting,
             boxes=boxes,
+            of_rays=replace(times, thomsen=None).seconds(*arguments) if bent else None,
         )
         source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]
         tables, bands = tables.select(source_rows[slices[comm.rank]], receiver_rows), None
@@ -226,6 +230,9 @@ class KirchhoffOperator(VStack):
 
     The triangle filters against aliasing [4]_ are applied to copies of the traces, and each image point uses one of the
     copies [5]_; their lengths grow by factors of 1.4. Forward and adjoint apply the same weights and filters.
+
+    In an anisotropic medium, times are those of qP waves; amplitudes and the dip limit are those of an isotropic medium
+    with the velocity along the symmetry axis.
 
     With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels interpolate the difference from
     the time of the straight ray, which is exact in a constant velocity. Weights are interpolated directly, and are
@@ -366,6 +373,7 @@ def Kirchhoff(
     max_dip: float | None = None,
     antialias: bool | float = False,
     coarsen: int = 1,
+    thomsen: Thomsen | None = None,
     layout: Layout | None = None,
     comm: Communicator | None = None,
     engine: str | None = None,
@@ -382,7 +390,7 @@ def Kirchhoff(
         Axes of the image, uniform and increasing, and the time axis in seconds, from 0.
     sources, receivers : array
         Shapes (2, sources) and (2, receivers) with rows x, z; in 3-D (3, …) with rows y, x, z.
-    velocity, mode, travel_times, coarsen
+    velocity, mode, travel_times, coarsen, thomsen
         As for :class:`TravelTimes`, where `travel_times` are its arrays.
     wavelet, wavelet_center, antialias, engine, dtype, kernels, threads, deterministic
         As for :class:`KirchhoffOptions`.
@@ -412,7 +420,7 @@ def Kirchhoff(
     comm = communicator_or_world(comm)
     with collective_errors(comm):
         geometry = Geometry.from_axes(z, x, t, sources, receivers, y)
-        times = TravelTimes(mode, velocity, travel_times, coarsen)
+        times = TravelTimes(mode, velocity, travel_times, coarsen, thomsen)
         weighting, execution = Weighting(amplitude, aperture, max_dip), (engine, kernels, threads, deterministic)
         options = KirchhoffOptions(wavelet, wavelet_center, weighting, antialias, dtype, *execution)
         layout = None if layout is None else _checked_layout(layout, geometry, comm)

@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def tables_of_stations(
     folder: Path | None = None,
     boxes: Sequence[tuple[slice, ...]] | None = None,
     target: tuple[slice, ...] | None = None,
+    of_rays: Seconds | None = None,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -85,6 +87,10 @@ def tables_of_stations(
     target : tuple of slices, optional
         The grid points that are image points, along each axis; all by default. Stations may be outside of them.
 
+    of_rays : callable, optional
+        The times whose rays have the weights, at all points: in an anisotropic medium, those of an isotropic one. By
+        default `seconds`.
+
     Returns
     -------
     tables, weights
@@ -97,7 +103,7 @@ def tables_of_stations(
     weighting = None if weighting is None or weighting.none else weighting
     count = 0 if weighting is None else weighting.fields(len(grid.axes))
     kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
-    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target)
+    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target, of_rays)
     local_stations, first = needed[comm.rank], [part.start for part in target]
     if boxes is not None:
         rows = np.arange(len(positions))
@@ -136,8 +142,9 @@ class _Computation:
         nodes: Nodes,
         weighting: Weighting | None,
         target: tuple[slice, ...],
+        of_rays: Seconds | None,
     ) -> None:
-        self._target = target
+        self._target, self._of_rays = target, of_rays
         self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
         self._grid, self._scale, self._nodes, self._weighting = grid, scale, nodes, weighting
         self.error = 0.0
@@ -175,10 +182,12 @@ class _Computation:
         inside = tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(self._target, support, strict=True))
         around = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, support, strict=True)), grid.spacing)
         computed = self._seconds(stations, all_points if everywhere else lattice)
-        for station, row, seconds in zip(stations, rows, computed, strict=True):
+        of_rays = repeat(None) if self._of_rays is None else self._of_rays(stations, all_points)
+        for station, row, seconds, isotropic in zip(stations, rows, computed, of_rays, strict=False):
             engine, position = engine_of(seconds), self._positions[station]
             if weighting is not None:
-                bounded = np.minimum(engine.to_host(seconds), scale.latest * scale.interval)
+                along_rays = engine.to_host(seconds if isotropic is None else isotropic)
+                bounded = np.minimum(along_rays, scale.latest * scale.interval)
                 values = weighting.fields_of(bounded, around, position, self._velocity[support])
                 fields[row] = nodes.coarsen(values[(slice(None), *inside)])
             at_target = seconds[inside] if everywhere else seconds

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine, engine_of
-from collops.seismic.kirchhoff.eikonal import first_arrivals
+from collops.seismic.kirchhoff.eikonal import Thomsen, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import early_samples
 from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid
 from collops.seismic.kirchhoff.nodes import checked_factor
@@ -40,6 +40,8 @@ class TravelTimes:
     arrays : tuple of two arrays, optional
         Mode ``"byot"``: times in s, shapes (points, sources) and (points, receivers), points in C order of the image.
         Infinity marks points without an arrival.
+    thomsen : Thomsen, optional
+        Anisotropy of a medium in mode ``"eikonal"``, whose velocity along the axis is `velocity`; isotropic by default.
     coarsen : int
         Compute the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
 
@@ -59,12 +61,15 @@ class TravelTimes:
     velocity: Any = None
     arrays: tuple[Any, Any] | None = None
     coarsen: int = 1
+    thomsen: Thomsen | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("analytic", "eikonal", "byot"):
             raise InputError(f"mode must be 'analytic', 'eikonal' or 'byot', not {self.mode!r}")
         if self.arrays is not None and self.mode != "byot":
             raise InputError(f"travel_times are for mode 'byot'; mode {self.mode!r} computes them")
+        if self.thomsen is not None and self.mode != "eikonal":
+            raise InputError(f"anisotropy needs first arrivals: use mode 'eikonal', not {self.mode!r}")
         if checked_factor(self.coarsen) != 1 and self.mode == "byot":
             raise InputError("coarsen needs computed travel times: use another mode, or pass a coarser image")
 
@@ -80,6 +85,8 @@ class TravelTimes:
             speed = checked_velocity(self.velocity, grid, "eikonal") if needs_velocity else 1.0
             return replace(self, velocity=speed, arrays=_checked_arrays(self.arrays, geometry))
         geometry.check_inside()
+        if self.thomsen is not None:
+            self.thomsen.parameters(grid)  # raises if they cannot be used
         return replace(self, velocity=checked_velocity(self.velocity, grid, self.mode))
 
     def early(self, geometry: Geometry, sources: slice) -> int:
@@ -101,7 +108,7 @@ class TravelTimes:
         if self.mode == "analytic":
             return lambda stations, indices: (analytic(grid, positions[each], velocity, indices) for each in stations)
         if self.mode == "eikonal":
-            return arrivals_at(grid, positions, velocity, engine, dtype, threads)
+            return arrivals_at(grid, positions, velocity, engine, dtype, threads, self.thomsen)
         assert self.arrays is not None
         (outward, back), sources = self.arrays, len(geometry.sources)
 
@@ -115,14 +122,21 @@ class TravelTimes:
 
 
 def arrivals_at(
-    grid: ImageGrid, positions: np.ndarray, velocity: np.ndarray, engine: Engine, dtype: np.dtype, threads: int | None
+    grid: ImageGrid,
+    positions: np.ndarray,
+    velocity: np.ndarray,
+    engine: Engine,
+    dtype: np.dtype,
+    threads: int | None,
+    thomsen: Thomsen | None = None,
 ) -> Seconds:
     """Return the callable `seconds` of first arrivals in a velocity model; for the arguments see `first_arrivals`."""
+    options = {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
 
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:
         some = positions[np.asarray(stations, int)]
         at: tuple[LocalArray, ...] | None = None
-        for times in first_arrivals(grid.axes, some, velocity, engine=engine, dtype=dtype, threads=threads):
+        for times in first_arrivals(grid.axes, some, velocity, **options):
             at = at or tuple(map(engine_of(times).from_host, indices))
             yield times[at]
 

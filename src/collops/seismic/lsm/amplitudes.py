@@ -15,7 +15,8 @@ import numpy as np
 
 from collops.extend.applications import COLORS, Field, balanced, figure, symmetric_limit
 from collops.seismic.avo import Avo, fit_avo
-from collops.seismic.lsm.angles import by_angle, rays_to
+from collops.seismic.lsm.angles import column_blocks
+from collops.seismic.lsm.quality import positions_in_words
 
 if TYPE_CHECKING:
     from collops.seismic.lsm.problem import Problem
@@ -32,6 +33,7 @@ class Amplitudes:
     """Gathers whose amplitudes are reflectivities in the unit of the image, and their intercept and gradient."""
 
     x: np.ndarray  # position of the columns along the line in metres
+    y: np.ndarray | None  # the same across the line; None in 2-D
     z: np.ndarray  # depth of the rows in metres
     angles: np.ndarray  # the middle of each class in degrees
     gathers: np.ndarray  # shape ``(columns, classes, rows)``; 0 where no trace has this angle
@@ -72,16 +74,17 @@ class Amplitudes:
         from scipy.signal import find_peaks
 
         path, avo = folder / "avo.png", self.avo
-        middle = len(self.x) // 2
+        middle, words = len(self.x) // 2, positions_in_words(self.x, self.y)
         with figure(path, 2, (11, 5)) as (_, axes):
             shown = balanced(self.gathers[middle])
             limit = symmetric_limit(shown)
             extent = (self.angles[0], self.angles[-1], self.z[-1], self.z[0])
             axes[0].imshow(shown.T, cmap="gray", vmin=-limit, vmax=limit, extent=extent, aspect="auto")
-            axes[0].set(title=f"angle gather at {self.x[middle]:.0f} m, amplitudes balanced")
+            axes[0].set(title=f"angle gather at {words[middle]}, amplitudes balanced")
             axes[0].set(xlabel="angle of incidence (degrees)", ylabel="depth (m)")
-            for number, column in enumerate(self.image):
-                strength = np.where(np.isnan(avo.intercept_deviation[number]), 0, np.abs(column))
+            crossed = np.unique(np.linspace(0, len(self.x) - 1, len(COLORS)).round().astype(int))
+            for number, color in zip(crossed.tolist(), COLORS, strict=False):
+                strength = np.where(np.isnan(avo.intercept_deviation[number]), 0, np.abs(self.image[number]))
                 rows, peaks = find_peaks(strength, height=1e-30)
                 rows = rows[np.argsort(peaks["peak_heights"])[-_SHOWN:]]
                 axes[1].errorbar(
@@ -92,14 +95,13 @@ class Amplitudes:
                     fmt="o",
                     markersize=3,
                     elinewidth=0.7,
-                    color=COLORS[number % len(COLORS)],
-                    label=f"{self.x[number]:.0f} m" if len(self.x) <= len(COLORS) else None,
+                    color=color,
+                    label=words[number],
                 )
             axes[1].axhline(0, color="gray", lw=0.7)
             axes[1].axvline(0, color="gray", lw=0.7)
             axes[1].set(title="strongest reflectors, with standard deviations", xlabel="intercept", ylabel="gradient")
-            if len(self.x) <= len(COLORS):
-                axes[1].legend()
+            axes[1].legend()
         return path
 
 
@@ -130,30 +132,25 @@ def amplitudes(
         Realisations of the noise in `recorded`; empty if the noise is unknown.
     """
     grid, columns, angles = problem.image_grid, quality.columns, quality.angles.classes
-    if grid.ny is not None:
-        image = image[grid.ny // 2]
-    column, window = image[columns], quality.window
-
-    rays = rays_to(problem, columns)
-
-    def migrated(traces: list[np.ndarray]) -> np.ndarray:
-        return by_angle(problem, traces, columns, len(angles), rays)[1]
-
-    reference = migrated(modelled)
-    energy = _smooth(reference**2, window)
+    column, window = image.reshape(-1, grid.nz)[columns], quality.window
+    shape = len(columns), len(angles), grid.nz
+    energy, gathers, squares = np.empty(shape), np.empty(shape), np.zeros(shape if noise else 0)
+    for part, migrated in column_blocks(problem, columns, len(angles)):
+        reference = migrated(modelled)
+        energy[part] = _smooth(reference**2, window)
+        scale = np.divide(column[part, None], energy[part], out=np.zeros(energy[part].shape), where=energy[part] > 0)
+        gathers[part] = _smooth(migrated(recorded) * reference, window) * scale
+        for realisation in noise:
+            squares[part] += (_smooth(migrated(realisation) * reference, window) * scale) ** 2 / len(noise)
     strongest = energy.max(axis=1, keepdims=True)
     used = (energy >= _MIN_ENERGY * strongest) & (strongest > _MIN_DEPTH_ENERGY * energy.max())
-
-    def relative(gathers: np.ndarray) -> np.ndarray:
-        ratio = np.divide(_smooth(gathers * reference, window), energy, out=np.zeros(energy.shape), where=used)
-        return ratio * column[:, None]
-
-    gathers, deviation = relative(migrated(recorded)), None
+    gathers[~used] = 0
+    deviation = None
     if noise:
-        squares = [relative(migrated(realisation)) ** 2 for realisation in noise]
-        deviation = np.sqrt(np.maximum(_smooth(np.mean(squares, axis=0), 2 * window), 0))
+        squares[~used] = 0
+        deviation = np.sqrt(np.maximum(_smooth(squares, 2 * window), 0))
     avo = fit_avo(angles, gathers, weights=used, noise=deviation, window=2 * window)
-    return Amplitudes(quality.x, quality.z, angles, gathers, avo, column, deviation is not None)
+    return Amplitudes(quality.x, quality.y, quality.z, angles, gathers, avo, column, deviation is not None)
 
 
 def realisations(weights: list[np.ndarray], first: int, deviation: float, seed: int) -> list[list[np.ndarray]]:

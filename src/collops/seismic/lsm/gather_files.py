@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.extend.applications import local_stage
 from collops.seismic.lsm.moveout import write_picks
-from collops.seismic.lsm.problem import MOVEOUT_RESULTS
+from collops.seismic.lsm.options import MOVEOUT_RESULTS
 from collops.seismic.survey.segy import gather_traces
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ def gather_files(
     problem: Problem, quality: Quality, avo: Amplitudes | None, depth: str, revision: int
 ) -> dict[str, Traces]:
     """Return the SEG-Y files of gathers by name, for a survey with headers; `depth` describes their samples."""
-    survey, columns = problem.survey, _flat_columns(problem, quality)
+    survey = problem.survey
     offsets, angles = quality.offsets, quality.angles
 
     def traces(title: str, values: np.ndarray, classes: np.ndarray) -> Traces:
         assert survey.headers is not None
-        where = columns, classes, problem.image_grid, survey.headers, survey.comm.rank, revision
+        where = quality.columns, classes, problem.image_grid, survey.headers, survey.comm.rank, revision
         return gather_traces(title, values, *where)
 
     kinds = [
@@ -51,25 +51,21 @@ def gather_files(
     return files
 
 
-def pick_files(problem: Problem, quality: Quality | None) -> dict[str, Any]:
+def pick_files(quality: Quality | None) -> dict[str, Any]:
     """Return the exporters of the picks of residual moveout, by name."""
     if quality is None:
         return {}
-    columns = _flat_columns(problem, quality)
 
     def export(gathers: Gathers, path: Path, comm: Communicator, _history: Any) -> Path:
         column, row = gathers.picks[:, :2].astype(int).T
-        rows = np.stack([columns[column] + 1, quality.x[column], quality.z[row], *gathers.picks[:, 2:].T], axis=1)
+        places = (quality.x,) if quality.y is None else (quality.x, quality.y)
+        parts = (quality.columns + 1)[column], *(place[column] for place in places), quality.z[row]
+        rows = np.stack([*parts, *gathers.picks[:, 2:].T], axis=1)
+        title = f"residual moveout of gathers by {gathers.axis}; {quality.doubt or 'picks'}"
         with local_stage(comm):
             if comm.rank == 0:
-                write_picks(path, rows, f"residual moveout of gathers by {gathers.axis}; {quality.doubt or 'picks'}")
+                write_picks(path, rows, title)
         return path
 
     parts = zip(MOVEOUT_RESULTS, (quality.offsets, quality.angles), strict=True)
     return {name: partial(export, gathers) for name, gathers in parts}
-
-
-def _flat_columns(problem: Problem, quality: Quality) -> np.ndarray:
-    """Return the indices of the columns with gathers among all columns of the image."""
-    grid = problem.image_grid
-    return quality.columns + (0 if grid.ny is None else grid.ny // 2 * grid.nx)

@@ -15,7 +15,7 @@ from collops.seismic.lsm.regularisation import TRIED, Penalty
 if TYPE_CHECKING:
     from collops import DistributedArray, LinearOperator, SolverResult
     from collops.extend.arrays import Array
-    from collops.seismic.lsm.problem import Options
+    from collops.seismic.lsm.options import Options
 
 ITERATIONS = 30
 """Iterations with --damp, and the maximum if held-out traces determine their number."""

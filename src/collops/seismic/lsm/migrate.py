@@ -15,11 +15,13 @@ from collops.seismic.conditioning import Conditioning
 from collops.seismic.kirchhoff import FixedTables
 from collops.seismic.lsm.amplitudes import Amplitudes, amplitudes, realisations
 from collops.seismic.lsm.inversion import Migration
-from collops.seismic.lsm.problem import Options, Problem, recorded, synthetic
+from collops.seismic.lsm.options import Options
+from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.quality import Quality, examine
 from collops.seismic.lsm.regularisation import inverse_root, local_inverse_root, probed_diagonal
 from collops.seismic.lsm.resident import ResidentSurvey
 from collops.seismic.lsm.results import Judgement, findings, result_bytes, shot_fields
+from collops.seismic.lsm.setup import recorded, synthetic
 from collops.seismic.lsm.uncertainty import Uncertainty
 from collops.seismic.signals import onset_times, with_noise
 from collops.seismic.survey.selection import held_out
@@ -179,7 +181,7 @@ def judge(job: Job[Options], problem: Problem, data: Any, migration: Migration) 
         return None
     with job.stage("common-image gathers"):
         images = {"adjoint_image": migration.adjoint, "image": migration.image}
-        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_columns)
+        traces, sizes = (data.twice_weighted(), data.explained), (job.options.gathers, job.options.gather_counts)
         return examine(problem, data.modelling, *traces, images, *sizes, job.engine)
 
 

@@ -91,11 +91,12 @@ def picks(power: np.ndarray, flatness: np.ndarray, window: int) -> np.ndarray:
 
 
 def write_picks(path: Path, rows: np.ndarray, title: str) -> Path:
-    """Write a text file of picks: column number, x, depth, ratio and semblance; `#` begins a comment."""
+    """Write a text file of picks: column number, x, in 3-D y, depth, ratio and semblance; `#` begins a comment."""
+    y = rows.shape[1] == 6
     header = (
         f"{title}\nvelocity ratio: migration velocity over the velocity that makes the reflector flat\n"
-        "column (CDP)   x (m)   depth (m)   velocity ratio   semblance"
+        f"column (CDP)   x (m)   {'y (m)   ' * y}depth (m)   velocity ratio   semblance"
     )
     with atomic(path) as temporary, temporary.open("w", encoding="ascii") as file:
-        np.savetxt(file, rows, "%8d %12.2f %11.2f %8.2f %10.3f", header=header)
+        np.savetxt(file, rows, f"%8d %12.2f {'%11.2f ' * y}%11.2f %8.2f %10.3f", header=header)
     return path

@@ -124,14 +124,14 @@
   };
   const current = () => {
     const name = shown(), values = images[name];
-    const velocity = name === "velocity";
+    const velocity = fields.speeds.includes(name);
     const drawn = document.getElementById("balance").checked && !velocity ? balanced(values) : values;
     const most = level(drawn) / gain("gain");
     const limits = velocity ? [Math.min(...values), Math.max(...values)] : [-most, most];
     if (limits[0] === limits[1]) limits[1] += 1;
     return { name, values, drawn, limits, velocity };
   };
-  const unit = name => name === "velocity" ? " m/s" : "";
+  const unit = name => fields.speeds.includes(name) ? " m/s" : "";
   const drawImage = () => {
     const { drawn, limits, velocity } = current(), rows = fields.z.length, last = fields.x.length - 1;
     draw(picture, {

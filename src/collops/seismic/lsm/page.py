@@ -1,4 +1,4 @@
-"""The interactive page of a migration, generated from ``result.zarr`` alone."""
+"""The interactive page of a migration or an inversion, generated from ``result.zarr`` alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,19 +22,47 @@ _TEMPLATE = Path(__file__).parent / "page.html"
 _MAX_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
 _MAX_NORMS = 500  # number of points of the convergence plot
 _MAX_MARKS = 60  # maximum number of points with large markers
-_IMAGES = {
-    "image": "least-squares image",
-    "adjoint_image": "adjoint image",
-    "difference": "difference",
-    "standard_deviation": "standard deviation of the image",
-    "truth": "true reflectivity",
-    "velocity": "velocity",
-    "illumination": "illumination",
-}
-_GATHERS = {"data": "recorded", "explained": "explained by the image", "data_residual": "not explained"}
+_GATHERS = {"data": "recorded", "explained": "explained by the {subject}", "data_residual": "not explained"}
 
 
-def write_page(folder: Path) -> Path:
+class Words(NamedTuple):
+    """What a page shows, in words.
+
+    Attributes
+    ----------
+    title : str
+        The title of the page.
+    images : dict of str
+        The names of images in ``result.zarr``, and their labels, in the order of the page.
+    speeds : tuple of str
+        The images that are velocities.
+    subject : str
+        What the traces are modelled from.
+    """
+
+    title: str
+    images: Mapping[str, str]
+    speeds: tuple[str, ...]
+    subject: str
+
+
+_MIGRATION = Words(
+    "Least-squares migration",
+    {
+        "image": "least-squares image",
+        "adjoint_image": "adjoint image",
+        "difference": "difference",
+        "standard_deviation": "standard deviation of the image",
+        "truth": "true reflectivity",
+        "velocity": "velocity",
+        "illumination": "illumination",
+    },
+    ("velocity",),
+    "image",
+)
+
+
+def write_page(folder: Path, words: Words = _MIGRATION) -> Path:
     """Write ``result.html`` next to ``result.zarr`` in the folder of the results; return its path.
 
     The page loads only files of the folder ``shots`` in the same folder, one for each shot of ``result.zarr``.
@@ -42,15 +70,18 @@ def write_page(folder: Path) -> Path:
     group = open_node(folder / "result.zarr")
     fields = {name: np.asarray(open_node(group, name)) for name in group.array_keys()}
     numbers: dict[str, Any] = dict(group.attrs)
-    fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
+    if "adjoint_scale" in numbers:
+        fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
     seconds = fields["seconds"].tolist()
     firsts = np.unique(fields["shot"], return_index=True)[1]
     page = render(
         _TEMPLATE,
-        facts=_facts(numbers),
-        payload=_payload(fields) | {"records": fields["field_record"][firsts].tolist()},
-        images=[(name, words) for name, words in _IMAGES.items() if name in fields],
-        gathers=list(_GATHERS.items()),
+        title=words.title,
+        subject=words.subject,
+        facts=_facts(numbers, words.subject),
+        payload=_payload(fields, words) | {"records": fields["field_record"][firsts].tolist()},
+        images=[(name, text) for name, text in words.images.items() if name in fields],
+        gathers=[(name, text.format(subject=words.subject)) for name, text in _GATHERS.items()],
         shots=len(firsts),
         every=int(np.diff(fields["shot"][firsts]).max(initial=1)),
         convergence=_convergence(fields["residual_norms"]),
@@ -89,7 +120,7 @@ def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
     }
 
 
-def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
+def _facts(numbers: Mapping[str, Any], subject: str) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
         ("survey", f"{numbers['shots']} shots, {numbers['traces']} traces"),
         ("iterations", numbers["iterations"]),
@@ -100,7 +131,7 @@ def _facts(numbers: Mapping[str, Any]) -> list[tuple[str, object]]:
     if "y0" in numbers:
         facts.insert(1, ("section shown", f"y = {numbers['y0'] + numbers['dy'] * (numbers['ny'] // 2):.5g} m"))
     if numbers["relative_error"] is not None:
-        facts.insert(3, ("error of the image", f"{100 * numbers['relative_error']:.1f} %"))
+        facts.insert(3, (f"error of the {subject}", f"{100 * numbers['relative_error']:.1f} %"))
     return facts
 
 
@@ -112,10 +143,12 @@ def section(image: np.ndarray) -> np.ndarray:
     return image if image.ndim == 2 else image[len(image) // 2]
 
 
-def _payload(fields: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    step = int(np.ceil(np.sqrt(max(1.0, section(fields["image"]).size / _MAX_POINTS))))
-    images = {name: _packed(section(fields[name])[::step, ::step]) for name in _IMAGES if name in fields}
+def _payload(fields: Mapping[str, np.ndarray], words: Words = _MIGRATION) -> dict[str, Any]:
+    sections = {name: section(fields[name]) for name in words.images if name in fields}
+    step = int(np.ceil(np.sqrt(max(1.0, max(image.size for image in sections.values()) / _MAX_POINTS))))
+    images = {name: _packed(image[::step, ::step]) for name, image in sections.items()}
     return {
+        "speeds": list(words.speeds),
         "x": _round(fields["x"][::step]),
         "z": _round(fields["z"][::step]),
         "images": images,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collops.extend.applications import Field, balanced, figure, symmetric_limit
+from collops.extend.applications import Field, balanced, check_memory, figure, local_stage, symmetric_limit
 from collops.seismic.lsm.angles import by_angle
 from collops.seismic.lsm.moveout import MIN_CLASSES, RATIOS, picks, semblance, surrounding
 from collops.seismic.signals import power_spectrum
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collops.seismic.lsm.problem import Problem
 
 _COLUMNS = 5  # number of columns with gathers, and of gathers in a picture
+_COPIES = 3  # of the gathers, while their moveout is measured
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ class Gathers:
 class Quality:
     """The result of `examine`; the same on every rank."""
 
-    columns: np.ndarray  # indices of the columns with gathers along the line
-    x: np.ndarray  # their positions in metres
+    columns: np.ndarray  # numbers of the columns with gathers among all columns of the image
+    x: np.ndarray  # their positions along the line in metres
+    y: np.ndarray | None  # the same across the line; None in 2-D
     z: np.ndarray  # depth of the rows in metres
     offsets: Gathers
     angles: Gathers
@@ -109,6 +111,7 @@ class Quality:
         """Return the arrays of ``result.zarr``."""
         fields = {
             "gather_x": Field(self.x, ("column",), "m"),
+            **({} if self.y is None else {"gather_y": Field(self.y, ("column",), "m")}),
             "velocity_ratio": Field(RATIOS, ("velocity_ratio",), "1"),
             "frequency": Field(self.frequencies, ("frequency",), "Hz"),
             "wavenumber": Field(self.wavenumbers, ("wavenumber",), "1/m"),
@@ -156,7 +159,7 @@ class Quality:
                 extent = (-0.5, len(mosaic[0]) - 0.5, self.z[-1], self.z[0])
                 ax.imshow(mosaic, cmap=colors, vmin=low, vmax=high, extent=extent, aspect="auto")
                 middles = step * np.arange(columns) + (width - 1) / 2
-                ax.set_xticks(middles, [f"{x:.0f} m" for x in self.x[drawn]])
+                ax.set_xticks(middles, positions_in_words(self.x[drawn], None if self.y is None else self.y[drawn]))
                 if panels is flatness:
                     for first in step * np.arange(columns):
                         ax.axvline(first + np.interp(1, RATIOS, np.arange(width)), color="white", lw=0.7, ls=":")
@@ -178,16 +181,38 @@ class Quality:
         return path
 
 
-def columns_of(problem: Problem, count: int | None) -> np.ndarray:
-    """Return the indices of columns with gathers, by default five: evenly spaced along the line, without its ends."""
-    last = problem.image_grid.nx - 1
-    return np.unique(np.linspace(0, last, min(count or _COLUMNS, last + 1) + 2).round().astype(int)[1:-1])
+def positions_in_words(x: np.ndarray, y: np.ndarray | None) -> list[str]:
+    """Return positions of columns for pictures: along the line, and in 3-D across it."""
+    return (
+        [f"{along:.0f} m" for along in x] if y is None else [f"{a:.0f}, {b:.0f} m" for a, b in zip(x, y, strict=True)]
+    )
 
 
-def field_bytes(problem: Problem, classes: int | None, count: int | None = None) -> int:
+def columns_of(problem: Problem, count: int | None, lines: int | None = None) -> np.ndarray:
+    """Return the numbers of the columns with gathers among all columns of the image, by y and x.
+
+    `count` columns (5) on each of `lines` lines across y (1), in 3-D, are evenly spaced without the ends of the axes;
+    all of an axis, if it has no more.
+    """
+    grid = problem.image_grid
+    along = _spaced(grid.nx, _COLUMNS if count is None else count)
+    across = np.zeros(1, int) if grid.ny is None else _spaced(grid.ny, lines or 1)
+    return (across[:, None] * grid.nx + along).ravel()
+
+
+def _spaced(extent: int, count: int) -> np.ndarray:
+    """Return evenly spaced indices of an axis without its ends, or all indices."""
+    if count >= extent:
+        return np.arange(extent)
+    if count == 1:
+        return np.array([extent // 2])
+    return np.unique(np.linspace(0, extent - 1, count + 2).round().astype(int)[1:-1])
+
+
+def field_bytes(problem: Problem, classes: int | None, count: int | None = None, lines: int | None = None) -> int:
     """Return the bytes of `Quality.fields` and of the illumination, without spectra; 0 without classes."""
     grid = problem.image_grid
-    columns = len(columns_of(problem, count))
+    columns = len(columns_of(problem, count, lines))
     return 8 * (2 * columns * (classes + len(RATIOS)) * grid.nz + grid.points) if classes else 0
 
 
@@ -198,23 +223,24 @@ def examine(
     explained: list[np.ndarray],
     images: dict[str, np.ndarray],
     classes: int,
-    count: int | None,
+    counts: tuple[int | None, int | None],
     engine: Engine,
 ) -> Quality:
     """Image classes of offset and angle, measure their residual moveout, and compare spectra. Collective.
 
     `operator` is the operator of the survey, `weighted` are the traces of this rank's shots times the squares of their
-    weights, and `explained` the traces modelled from the image. Gathers are at `count` columns along the line (5), in
-    3-D in the middle of the axis y.
+    weights, and `explained` the traces modelled from the image. `counts` are the arguments of `columns_of`.
     """
     survey, grid, z = problem.survey, problem.image_grid, problem.image_grid.z
-    chosen = columns_of(problem, count)
-    middle = () if grid.ny is None else (grid.ny // 2,)
-    speeds = np.median(problem.at_image(problem.velocity)[middle][chosen], axis=1)
+    chosen = columns_of(problem, *counts)
+    with local_stage(survey.comm):
+        needed = _COPIES * field_bytes(problem, classes, *counts)
+        check_memory(needed, f"gathers at {len(chosen)} positions", "choose fewer (--gather-columns, --gather-lines)")
+    speeds = np.median(problem.at_image(problem.velocity).reshape(-1, grid.nz)[chosen], axis=1)
     windows = [max(3, round(float(speed) / problem.frequency / 2 / grid.dz)) for speed in speeds]
     radius, used = _usable(problem, chosen, classes)
     offsets, migrated = survey.by_offset(operator, classes, traces=weighted, engine=engine)
-    values = np.stack([image[(*middle, chosen)] for image in migrated], axis=1)
+    values = np.stack([image.reshape(-1, grid.nz)[chosen] for image in migrated], axis=1)
     square = RATIOS[:, None, None] ** 2 - 1
     depths = np.sqrt(np.maximum(z**2 + square * offsets[:, None] ** 2 / 4, 0))
     by_offset = Gathers.examined("offsets, m", offsets, values, z, depths, windows, used)
@@ -230,7 +256,8 @@ def examine(
     }
     return Quality(
         chosen,
-        grid.x[chosen],
+        grid.x[chosen % grid.nx],
+        None if grid.ny is None else grid.axes["y"][chosen // grid.nx],
         z,
         by_offset,
         by_angles,
@@ -248,8 +275,8 @@ def _usable(problem: Problem, columns: np.ndarray, classes: int) -> tuple[float,
     grid, geometry = problem.image_grid, problem.survey.geometry
     wavelength = float(np.median(problem.at_image(problem.velocity))) / problem.frequency
     radius = float(np.sqrt(wavelength * np.median(grid.z) / 2))
-    points = grid.x[columns, None]
+    points = grid.x[columns % grid.nx, None]
     if grid.ny is not None:
-        points = np.insert(points, 0, grid.axes["y"][grid.ny // 2], axis=1)
+        points = np.insert(points, 0, grid.axes["y"][columns // grid.nx], axis=1)
     _, number = offset_classes(geometry, classes)
     return radius, surrounding(geometry, number, points, radius)

@@ -14,7 +14,8 @@ from collops.seismic.lsm.uncertainty import Uncertainty, uncertainty
 if TYPE_CHECKING:
     from collops import LinearOperator
     from collops.seismic.conditioning import Conditioned
-    from collops.seismic.lsm.problem import Options, Problem
+    from collops.seismic.lsm.options import Options
+    from collops.seismic.lsm.problem import Problem
 
 
 class ResidentSurvey:

@@ -25,12 +25,14 @@ from collops.extend.applications import (
 from collops.seismic.lsm.amplitudes import field_bytes as field_bytes_of_avo
 from collops.seismic.lsm.gather_files import gather_files, pick_files
 from collops.seismic.lsm.inversion import ITERATIONS, Migration
+from collops.seismic.lsm.options import SEGY_RESULTS, Options
 from collops.seismic.lsm.page import section, write_page
-from collops.seismic.lsm.problem import SEGY_RESULTS, Options, Problem
+from collops.seismic.lsm.problem import Problem
 from collops.seismic.lsm.quality import Quality, columns_of, field_bytes
 from collops.seismic.lsm.regularisation import METHODS
 from collops.seismic.segy import Traces, fits_segy, segy_bytes
 from collops.seismic.signals import noise_from_power, power_spectrum
+from collops.seismic.survey.anisotropy import described
 from collops.seismic.survey.segy import image_traces, shot_traces
 from collops.seismic.survey.zarr import trace_fields
 
@@ -101,16 +103,16 @@ def findings(
         noise_norm=problem.noise_norm,
         page=write_page,
         files=options.survey_files,
-        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | pick_files(problem, quality),
+        exports={f"{name}.sgy": traces.export for name, traces in segy.items()} | pick_files(quality),
     )
 
 
 def result_bytes(problem: Problem, options: Options) -> int:
     """Return the size in bytes of all results except the images that every migration writes."""
     geometry, grid = problem.survey.geometry, problem.image_grid
-    size = problem.segy_bytes + field_bytes(problem, options.gathers, options.gather_columns)
+    size = problem.segy_bytes + field_bytes(problem, options.gathers, *options.gather_counts)
     if options.gathers is not None:
-        columns = len(columns_of(problem, options.gather_columns))
+        columns = len(columns_of(problem, *options.gather_counts))
         size += (2 + options.avo) * segy_bytes(options.gathers * columns, grid.nz)
         size += options.avo * (field_bytes_of_avo(columns, options.gathers, grid.nz) + 4 * segy_bytes(columns, grid.nz))
     # Data and residual in float32, and on the page with 4/3 bytes per sample.
@@ -146,6 +148,7 @@ def _numbers(
         "conditioning": problem.conditioning or None,
         "statics": None if problem.survey.headers is None else ", ".join(problem.survey.headers.statics) or None,
         "mode": problem.mode,
+        "anisotropy": None if problem.thomsen is None else described(problem.thomsen),
         "amplitude": problem.weighting.amplitude,
         "aperture": problem.weighting.aperture,
         "max_dip": problem.weighting.dip,
@@ -240,13 +243,13 @@ def _fields(problem: Problem, migration: Migration, judged: Judgement) -> dict[s
         fields["held_out_residuals"] = Field(migration.shares, ("tried",), "1")
     for part in (judged.quality, judged.avo):
         fields |= {} if part is None else part.fields()
-    fields["first_arrival"] = _arrivals(problem)
+    fields["first_arrival"] = arrival_field(problem)
     if problem.truth is not None:
         fields["truth"] = Field(problem.at_image(problem.truth), image, "1")
     return fields
 
 
-def _arrivals(problem: Problem) -> Field:
+def arrival_field(problem: Problem) -> Field:
     """Return the onsets of the traces of `kept_shots`, before mutes. Collective."""
     survey, geometry = problem.survey, problem.survey.geometry
     local = np.concatenate([np.empty(0), *(problem.onsets or ())])

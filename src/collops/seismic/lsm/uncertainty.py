@@ -11,7 +11,7 @@ from collops.extend.applications import interruption
 
 if TYPE_CHECKING:
     from collops.extend.applications import Job
-    from collops.seismic.lsm.problem import Options
+    from collops.seismic.lsm.options import Options
 
 _ITERATIONS = 100
 

@@ -30,6 +30,7 @@ from collops.extend.applications import (
     draw_panels,
     gather_rows,
     local_stage,
+    located,
     open_array,
     option,
     relative_error,
@@ -99,7 +100,7 @@ class Options(CommonOptions):
                 if getattr(self, name) is None:
                     raise InputError(f"--down and --up need --{name}, which the files do not store")
             for text, names in ((self.down, DOWN_NAMES), (self.up, UP_NAMES)):
-                open_array(Path(text), names)
+                open_array(located(text), names)
 
 
 def run(job: Job[Options]) -> Findings:

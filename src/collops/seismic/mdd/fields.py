@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collops.errors import InputError
-from collops.extend.applications import check_memory, decoded, not_finite, open_array
+from collops.extend.applications import Url, check_memory, decoded, located, not_finite, open_array
 from collops.seismic.signals import ricker, ricker_shape
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RecordedFields:
     """Downgoing and upgoing field of the same sources, in two files."""
 
     def __init__(self, options: Any) -> None:
-        self._paths = Path(str(options.down)), Path(str(options.up))
+        self._paths = located(str(options.down)), located(str(options.up))
         self._down, _ = open_array(self._paths[0], DOWN_NAMES)
         self._up, _ = open_array(self._paths[1], UP_NAMES)
         down, up = (tuple(int(n) for n in array.shape) for array in (self._down, self._up))
@@ -141,7 +141,7 @@ class RecordedFields:
             yield block, rfft(records, self.acquisition.total, axis=-1, norm="ortho")
 
 
-def _finite(array: Any, path: Path, sources: slice) -> np.ndarray:
+def _finite(array: Any, path: Path | Url, sources: slice) -> np.ndarray:
     records = decoded(array, path, sources, np.float64)
     if (index := not_finite(records)) is not None:
         source, receiver, sample = index

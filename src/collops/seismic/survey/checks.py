@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import check_memory
+from collops.seismic.streams import Location
 from collops.seismic.survey.geometry import Geometry, Grid
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Terms(NamedTuple):
     dead: str  # instruction how to exclude traces
 
 
-def refuse_stack(path: Path | str) -> None:
+def refuse_stack(path: Location) -> None:
     """Raise `InputError` for a file that holds stacked traces, or a model, instead of shots."""
     raise InputError(
         f"{path} must hold shots, not stacked traces or a model (one trace per shot, without offset): pass the "
@@ -53,7 +53,7 @@ def refuse_stack(path: Path | str) -> None:
 
 
 def check_positions(
-    path: Path | str, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
+    path: Location, source: np.ndarray, group: np.ndarray, offset: np.ndarray, shots: int, terms: Terms
 ) -> list[str]:
     """Compare positions with each other and with the offsets in the file; return warnings.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.kirchhoff.stations import distinct_rows
+from collops.seismic.streams import Location
 from collops.seismic.survey.checks import Terms, check_positions
 from collops.seismic.survey.geometry import Bins, Geometry, Line
 from collops.seismic.survey.placement import Placement
@@ -27,8 +27,8 @@ class TraceFile(Protocol):
     """A file of traces, of any format."""
 
     @property
-    def path(self) -> Path | str:
-        """Path or URL of the file, for messages."""
+    def path(self) -> Location:
+        """The file, for messages."""
         ...
 
     def read(self, traces: np.ndarray) -> np.ndarray:
@@ -148,7 +148,7 @@ def read_traces(headers: SurveyHeaders, shots: range) -> list[np.ndarray]:
 
 
 def _time_axis(
-    path: Path | str, traces: TraceHeaders, order: list[np.ndarray], first: float, interval: float
+    path: Location, traces: TraceHeaders, order: list[np.ndarray], first: float, interval: float
 ) -> tuple[int, float, Placement | None]:
     """Return the number of samples and the start of the time axis, and the placement of traces that differ from it.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.seismic.streams import Source, located, text_of
 
 
 class TraceNumbers(NamedTuple):
@@ -36,14 +36,17 @@ class Lines(NamedTuple):
     records: list[tuple[str, str]]  # the place of each record, for messages, and its text
 
 
-def read_lines(paths: Sequence[str | Path]) -> Lines:
+def read_lines(files: Sequence[Source]) -> Lines:
     """Return the lines of text files, in the order of the files; raise `InputError` for those that cannot be read."""
     records = []
-    for path in map(Path, paths):
+    paths = list(map(located, files))
+    for path in paths:
         try:
-            text = path.read_text(encoding="latin-1")
+            text = text_of(path, "latin-1")
         except OSError as problem:
-            raise InputError(f"{path} cannot be read ({problem.strerror}): pass SPS or P1/90 files") from None
+            raise InputError(
+                f"{path} cannot be read ({problem.strerror or problem}): pass SPS or P1/90 files"
+            ) from None
         for number, line in enumerate(text.splitlines(), start=1):
             if "FEET" in line.upper() and line.startswith("H20"):
                 raise InputError(f"{path} has positions in feet (record H20): convert them to metres")

@@ -16,6 +16,7 @@ from collops import Communicator, Layout, VStack
 from collops.errors import InputError
 from collops.extend.applications import local_stage
 from collops.extend.engines import Engine, memory_of
+from collops.seismic.kirchhoff.eikonal import Thomsen
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
@@ -56,6 +57,7 @@ class SurveyModelling:
     dtype: np.dtype
     engine: Engine
     threads: int | None
+    thomsen: Thomsen | None  # anisotropy of the medium
 
     def operator(
         self,
@@ -89,8 +91,9 @@ class SurveyModelling:
             layout = Layout.split(self.target.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         axes = (self.grid.axes.get(axis) for axis in "zxy")
+        arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
         tables, weights, rows = tables_of_stations(
-            times_at(positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads),
+            times_at(*arguments, self.thomsen),
             positions,
             velocity,
             ImageGrid.from_axes(*axes),
@@ -103,6 +106,7 @@ class SurveyModelling:
             folder=folder,
             boxes=boxes,
             target=self.grid.box(self.target),
+            of_rays=times_at(*arguments) if self.thomsen is not None and self.weighting.traces_rays else None,
         )
         if factor > 1:
             self.notes.append(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.conditioning import read_table
+from collops.seismic.streams import Location
 
 KINDS = {
     "depth": "depth (m) and velocity (m/s)",
@@ -17,6 +17,9 @@ KINDS = {
     "rms": "two-way time (s) and RMS velocity (m/s)",
 }
 """What a file of velocities holds."""
+
+PARAMETER = "parameter"
+"""The kind of a file of a parameter of any sign and without a unit, as a function of depth."""
 
 _ROWS = 2001  # of a function that is converted to depth
 _FINE = 0.002  # s, between samples of interval velocities that vary linearly between times
@@ -41,13 +44,15 @@ class Profiles:
         return np.stack([np.interp(x, self.positions, row) for row in rows.T], axis=1)
 
 
-def read_profiles(path: Path, kind: str) -> Profiles:
+def read_profiles(path: Location, kind: str) -> Profiles:
     """Read velocities from a text file with two columns, `KINDS`, or with the distance along the line (m) before them.
 
     Velocities change linearly between depths, or between times of interval velocities; RMS velocities define layers of
-    constant velocity, by Dix's equation. Raises `InputError` if the file cannot be used.
+    constant velocity, by Dix's equation. A `PARAMETER` may have any sign. Raises `InputError` if the file cannot be
+    used.
     """
-    meaning = f"{KINDS[kind]}, or distance along the line (m), {KINDS[kind].replace(' and', ',')}"
+    holds = KINDS.get(kind, "depth (m) and value")
+    meaning = f"{holds}, or distance along the line (m), {holds.replace(' and', ',')}"
     table = read_table(path, (2, 3), meaning)
     columns = np.column_stack([np.zeros((len(table), 3 - table.shape[1])), table])
     positions = np.unique(columns[:, 0])
@@ -56,10 +61,11 @@ def read_profiles(path: Path, kind: str) -> Profiles:
         rows = columns[columns[:, 0] == position, 1:]
         axis, velocity = rows[np.argsort(rows[:, 0], kind="stable")].T
         where = str(path) if len(positions) == 1 else f"{path} at {position:g} m"
-        if (np.diff(axis) <= 0).any() or axis[0] < 0 or (velocity <= 0).any():
-            raise InputError(f"{where} must hold positive velocities, and each depth or time once, from 0: {meaning}")
+        if (np.diff(axis) <= 0).any() or axis[0] < 0 or (kind != PARAMETER and (velocity <= 0).any()):
+            values = "" if kind == PARAMETER else "positive velocities, and "
+            raise InputError(f"{where} must hold {values}each depth or time once, from 0: {meaning}")
         functions.append((where, axis, velocity))
-    if kind == "depth":
+    if kind in ("depth", PARAMETER):
         depth = np.unique(np.concatenate([axis for _, axis, _ in functions]))
         return Profiles(np.stack([np.interp(depth, axis, v) for _, axis, v in functions]), depth, positions)
     depth, velocity = in_depth([_time_layers(*function, kind) for function in functions], _ROWS)
@@ -152,7 +158,7 @@ def in_depth(columns: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> tup
     return depth, velocity
 
 
-def described(path: Path | str, kind: str, depth: np.ndarray, end: float) -> str:
+def described(path: Location, kind: str, depth: np.ndarray, end: float) -> str:
     """Return a sentence about the conversion of velocities in time to depth; `end` is the last time, in s."""
     dix = "RMS velocities to interval velocities by Dix's equation, and " if kind == "rms" else "interval velocities "
     return (

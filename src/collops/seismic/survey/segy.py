@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from collops.seismic.segy import (
     uses_degrees,
     whole_interval,
 )
+from collops.seismic.streams import Source
 from collops.seismic.survey.checks import Terms, refuse_stack
 from collops.seismic.survey.geometry import Geometry, Grid, Line
 from collops.seismic.survey.headers import SurveyHeaders, survey_headers
@@ -142,11 +142,11 @@ def parse_places(texts: Sequence[str]) -> dict[str, tuple[int, str]]:
 
 
 def read_headers(
-    path: str | Path,
+    path: Source,
     dims: int | None = None,
     statics: Statics | None = None,
     header: Sequence[str] = (),
-    geometry: Sequence[str | Path] = (),
+    geometry: Sequence[Source] = (),
 ) -> SurveyHeaders:
     """Read the geometry of a survey from a SEG-Y file, revision 0 to 2; `survey_headers` has the rules.
 
@@ -214,7 +214,7 @@ def read_headers(
     return survey_headers(file, interval, traces, _TERMS, dims, statics, notes, defaults)
 
 
-def _stations(geometry: Sequence[str | Path], headers: Mapping[str, np.ndarray], notes: list[str]) -> Stations:
+def _stations(geometry: Sequence[Source], headers: Mapping[str, np.ndarray], notes: list[str]) -> Stations:
     """Return the positions of all traces from geometry files."""
     lines = read_lines(geometry)
     numbers = TraceNumbers(*(headers[name] for name in ("FieldRecord", "TraceNumber", "EnergySourcePoint")))

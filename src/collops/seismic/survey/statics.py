@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.seismic.conditioning import read_table
+from collops.seismic.streams import Location, Source, located
 from collops.seismic.survey.traces import TraceHeaders
 
 __all__ = ["Statics", "parse_datum"]
@@ -34,10 +34,11 @@ class Statics:
 
     Parameters
     ----------
-    times : str or Path, optional
+    times : str, Path or file object, optional
         ``"headers"``: the sum of the corrections of source and receiver in the trace headers (bytes 99 to 102).
         ``"total"``: the total correction (bytes 103 to 104). ``"undo"``: the total correction with the opposite sign,
-        which restores the recorded times of traces to which it was applied. Otherwise a text file, with lines of field
+        which restores the recorded times of traces to which it was applied. Otherwise a text file (a path, a URL for
+        the package fsspec, or an open binary file object), with lines of field
         record and correction, or of field record, channel and correction, in ms; corrections of one trace add up.
     datum : float or tuple, optional
         Elevation in m to which sources and receivers are moved; or ``("floating", length)``: the mean elevation of all
@@ -58,7 +59,7 @@ class Statics:
     'headers'
     """
 
-    times: str | Path | None = None
+    times: Source | None = None
     datum: float | tuple[str, float] | None = None
     velocity: float | None = None
 
@@ -83,7 +84,7 @@ class Statics:
         """The rows of the text file, if the corrections are in one."""
         if self.times is None or self.times in HEADER_STATICS:
             return None
-        return read_table(Path(self.times), (2, 3), _TABLE)
+        return read_table(located(self.times), (2, 3), _TABLE)
 
 
 def parse_datum(text: str) -> float | tuple[str, float]:
@@ -102,7 +103,7 @@ def parse_datum(text: str) -> float | tuple[str, float]:
 
 
 def corrected(
-    traces: TraceHeaders, statics: Statics, path: Path | str, notes: list[str], warnings: list[str]
+    traces: TraceHeaders, statics: Statics, path: Location, notes: list[str], warnings: list[str]
 ) -> TraceHeaders:
     """Return headers of traces with corrected times, and with stations at the datum.
 
@@ -131,11 +132,12 @@ def _described(what: str, shifts: np.ndarray) -> str:
     return f"statics: {what}: {np.count_nonzero(shifts)} of {len(shifts)} traces shifted by {ends} (positive: later)"
 
 
-def _times(traces: TraceHeaders, statics: Statics, path: Path | str) -> tuple[np.ndarray, str]:
+def _times(traces: TraceHeaders, statics: Statics, path: Location) -> tuple[np.ndarray, str]:
     """Return the corrections of all traces in seconds, and a description."""
     table = statics.table
     if table is not None:
-        return _from_table(traces, table, statics.times), f"corrections from {statics.times}"
+        name = str(located(statics.times or ""))
+        return _from_table(traces, table, name), f"corrections from {name}"
     if traces.statics is None:
         raise InputError(f"{path} has no static corrections: pass a text file with --statics")
     what, _ = HEADER_STATICS[str(statics.times)]

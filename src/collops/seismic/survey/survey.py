@@ -26,6 +26,7 @@ from collops.seismic.signals import (
     power_spectrum,
     ricker,
 )
+from collops.seismic.streams import Source, Stream, located
 from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
@@ -37,7 +38,7 @@ from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_g
 
 if TYPE_CHECKING:
     from collops import Communicator, DistributedArray, Layout, LinearOperator
-    from collops.seismic.kirchhoff import FixedTables, Weighting
+    from collops.seismic.kirchhoff import FixedTables, Thomsen, Weighting
     from collops.seismic.kirchhoff.weights import Amplitude
     from collops.seismic.survey.normal import NormalEquations, Weights
     from collops.seismic.survey.operator import SurveyModelling
@@ -48,13 +49,13 @@ _STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
 def read(
-    path: str | Path,
+    path: Source,
     comm: Communicator | None = None,
     *,
     dims: int | None = None,
     statics: Statics | None = None,
     header: Sequence[str] = (),
-    geometry: Sequence[str | Path] = (),
+    geometry: Sequence[Source] = (),
 ) -> Survey:
     """Read the geometry of a survey from a SEG-Y file or a Zarr store. Collective.
 
@@ -63,12 +64,13 @@ def read(
 
     Parameters
     ----------
-    path : str or Path
-        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su), or the URL of one for the package fsspec; or a Zarr
-        group, or the array of traces in a group, that xarray, MDIO
-        (version 1) or this library wrote: the array's last axis is time, and the arrays source_coord_x,
-        source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths with the suffix
-        .zarr, are read as Zarr.
+    path : str, Path or file object
+        A SEG-Y file of shots, revision 0 to 2, or SU (suffix .su); or a Zarr group, or the array of traces in a group,
+        that xarray, MDIO (version 1) or this library wrote: the array's last axis is time, and the arrays
+        source_coord_x, source_coord_y, group_coord_x and group_coord_y have some of its other axes. Folders, and paths
+        with the suffix .zarr, are read as Zarr. All may be URLs for the package fsspec. SEG-Y and SU may be an open
+        binary file object, with the methods read and seek, that stays open while traces are read: on every rank an
+        object of its own, with the same bytes. SU needs an attribute ``name`` with its suffix.
     comm : Communicator, optional
         The ranks that share the survey; the world by default.
     dims : {2, 3}, optional
@@ -79,7 +81,7 @@ def read(
     header : sequence of str
         Fields of SEG-Y trace headers that are not at their standard bytes, such as ``"source_x=181"``, or
         ``"source_x=181:f4"`` with a type i2, i4, i8, f4 or f8. Bytes after 240 are in additional headers.
-    geometry : sequence of str or Path
+    geometry : sequence of str, Path or file object
         Files with the positions, instead of the trace headers of SEG-Y: the S, R and X files of SPS, or P1/90 files.
 
     Returns
@@ -103,12 +105,13 @@ def read(
 
     comm = communicator_or_world(comm)
     with local_stage(comm):
-        if not is_zarr(path):
-            headers = segy.read_headers(path, dims, statics, header, geometry)
+        location = located(path)
+        if isinstance(location, Stream) or not is_zarr(location):
+            headers = segy.read_headers(location, dims, statics, header, geometry)
         elif header or geometry:
             raise InputError(f"--header and --geometry are for SEG-Y and SU, not for {path}: omit them")
         else:
-            headers = zarr.read_headers(path, dims, statics)
+            headers = zarr.read_headers(location, dims, statics)
     return Survey(headers.geometry, comm, headers)
 
 
@@ -271,14 +274,16 @@ class Survey:
         ends = np.cumsum([rows * samples for rows, samples in shapes])[:-1]
         return [part.reshape(shape) for part, shape in zip(np.split(flat, ends), shapes, strict=False)]
 
-    def model(self, velocity: Model | float | str | Path, *, inline: int | None = None) -> Model:
+    def model(self, velocity: Model | float | Source | tuple[str, Source], *, inline: int | None = None) -> Model:
         """Read a velocity and check its units. Collective.
 
         Parameters
         ----------
-        velocity : number, str, Path or array
+        velocity : number, str, Path, file object, tuple or array
             Metres per second: a number, a text such as ``"1500+0.6z"``, a file ``.npy``, ``.sgy`` or ``.segy``, a text
-            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid.
+            or SEG-Y file as ``"depth:FILE"``, ``"time:FILE"`` or ``"rms:FILE"``, or values on the grid. ``FILE`` may be
+            a URL for the package fsspec. An open binary file object holds text or SEG-Y in depth; ``("time", file)``
+            and ``("rms", file)`` are the other kinds.
         inline : int, optional
             Inline of a SEG-Y velocity volume for a 2-D survey; by default the middle one.
 
@@ -293,7 +298,7 @@ class Survey:
             self._warn(check_speed(model, name))
         return model
 
-    def grid(self, velocity: Model | float | str | Path, **numbers: Any) -> Grid:
+    def grid(self, velocity: Model | float | Source | tuple[str, Source], **numbers: Any) -> Grid:
         """Choose an image grid that covers the survey; numbers that are not None are kept. Collective.
 
         Parameters
@@ -327,7 +332,7 @@ class Survey:
                 grid = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
         return grid
 
-    def velocity(self, velocity: Model | float | str | Path, grid: Grid) -> np.ndarray:
+    def velocity(self, velocity: Model | float | Source | tuple[str, Source], grid: Grid) -> np.ndarray:
         """Return a velocity at the points of a grid that contains the survey: float64, m/s. Collective."""
         model = self.model(velocity)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
@@ -379,7 +384,7 @@ class Survey:
 
     def operator(
         self,
-        velocity: Model | float | str | Path,
+        velocity: Model | float | Source | tuple[str, Source],
         grid: Grid,
         *,
         frequency: float | None = None,
@@ -395,6 +400,7 @@ class Survey:
         split: bool | None = None,
         kept: list[FixedTables] | None = None,
         target: Grid | None = None,
+        thomsen: Thomsen | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
@@ -435,6 +441,9 @@ class Survey:
         target : Grid, optional
             The grid of an image of a part of the model, from `Grid.part`: tables hold its points only, but rays and
             eikonal times are computed in the whole model.
+        thomsen : Thomsen, optional
+            Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
+            Amplitudes and dips are those of an isotropic medium with the velocity along the symmetry axis.
 
         Returns
         -------
@@ -449,9 +458,9 @@ class Survey:
         """
         model = self.model(velocity)
         with raised_together():
-            mode = mode_of(model, mode, self.defaults.get("mode"))
+            mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
         values, grids = self.velocity(model, grid), (grid, target or grid)
-        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine)
+        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine, thomsen)
         operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split)
         if kept is not None:
             kept += tables
@@ -467,11 +476,12 @@ class Survey:
         antialias: bool,
         dtype: DTypeLike,
         engine: str | Engine | None,
+        thomsen: Thomsen | None,
     ) -> SurveyModelling:
         """Choose the wavelet, and check it with the velocity and the weights. Collective."""
         from collops.seismic.host_kernels import threads_of_rank
         from collops.seismic.kirchhoff import Weighting
-        from collops.seismic.kirchhoff.geometry import checked_wavelet
+        from collops.seismic.kirchhoff.geometry import ImageGrid, checked_wavelet
         from collops.seismic.survey.operator import SurveyModelling
 
         comm, geometry = self.comm, self.geometry
@@ -489,7 +499,9 @@ class Survey:
             self.check(velocity, grids[0], frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute, kind = engine_called(engine), np.dtype(dtype)
-        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute)
+            if thomsen is not None:
+                thomsen.parameters(ImageGrid.from_axes(*map(grids[0].axes.get, "zxy")))  # raises if it cannot be used
+        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute), thomsen
         return SurveyModelling(geometry, comm, self.notes, *chosen)
 
     def weighting(
@@ -711,13 +723,17 @@ class Survey:
         return self._cover(profile, numbers)
 
 
-def mode_of(model: object, asked: str | None, header: str | None = None) -> str:
+def mode_of(model: object, asked: str | None, header: str | None = None, thomsen: Thomsen | None = None) -> str:
     """Return the mode of travel times: from the user, else from the survey's header, else the formula if it applies.
 
     Where the velocity decreases with depth, rays of the formula would leave the subsurface.
     """
     if asked not in (None, "eikonal", "analytic"):
         raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
+    if thomsen is not None:
+        if asked == "analytic":
+            raise InputError("--mode analytic is for isotropic media: omit it, or --epsilon and --delta")
+        return "eikonal"
     formula = isinstance(model, Gradient) and model.gradient >= 0
     if asked == "analytic" and isinstance(model, np.ndarray):
         column = model.reshape(-1, model.shape[-1])[0]

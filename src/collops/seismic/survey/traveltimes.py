@@ -10,6 +10,7 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import Engine
 from collops.extend.engines import engine as engine_called
+from collops.seismic.kirchhoff.eikonal import Thomsen
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.traveltimes import Seconds, arrivals_at
 from collops.seismic.survey.geometry import Grid
@@ -18,14 +19,20 @@ __all__ = ["seconds_from"]
 
 
 def seconds_from(
-    position: np.ndarray, velocity: np.ndarray, grid: Grid, mode: str, indices: tuple[np.ndarray, ...] | None = None
+    position: np.ndarray,
+    velocity: np.ndarray,
+    grid: Grid,
+    mode: str,
+    indices: tuple[np.ndarray, ...] | None = None,
+    thomsen: Thomsen | None = None,
 ) -> np.ndarray:
     """Return the travel times from a position in seconds, by `analytic` or by `first_arrivals`, on the host.
 
     `indices` select image points, in the form that `numpy.ix_` returns; by default all points.
     """
     indices = np.ix_(*map(np.arange, grid.shape)) if indices is None else indices
-    seconds = times_at(position[np.newaxis], velocity, grid, mode, engine_called("numpy"), np.dtype(np.float64), None)
+    on_host = engine_called("numpy"), np.dtype(np.float64), None
+    seconds = times_at(position[np.newaxis], velocity, grid, mode, *on_host, thomsen)
     (times,) = seconds([0], indices)
     return times
 
@@ -38,11 +45,12 @@ def times_at(
     engine: Engine,
     dtype: np.dtype,
     threads: int | None,
+    thomsen: Thomsen | None = None,
 ) -> Seconds:
     """Return the callable `seconds` for `tables_of_stations`; for the last arguments see `first_arrivals`."""
     if mode == "eikonal":
         image = ImageGrid.from_axes(*map(grid.axes.get, "zxy"))
-        return arrivals_at(image, positions, velocity, engine, dtype, threads)
+        return arrivals_at(image, positions, velocity, engine, dtype, threads, thomsen)
     computing = engine if engine.streams else engine_called("numpy")
 
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:

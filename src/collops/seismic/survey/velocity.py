@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.applications import not_finite, open_array
 from collops.seismic.segy import TIMING, SegyFile, is_segy, other_intervals, scaled, start_time, uses_degrees
-from collops.seismic.streams import located
+from collops.seismic.streams import Location, Stream, located
 from collops.seismic.survey.geometry import Grid, Line
-from collops.seismic.survey.profiles import KINDS, Profiles, described, in_depth, layers, read_profiles
+from collops.seismic.survey.profiles import KINDS, PARAMETER, Profiles, described, in_depth, layers, read_profiles
 
 __all__ = ["Gradient", "Model", "VelocityFile", "load_velocity", "on_grid", "parse_velocity", "smoothed"]
 
@@ -73,8 +73,8 @@ Model = Gradient | Volume | Profiles | np.ndarray
 class VelocityFile(NamedTuple):
     """A file with velocities."""
 
-    path: Path | str  # a URL if it is a str
-    kind: str = "depth"  # a key of `KINDS`
+    path: Location
+    kind: str = "depth"  # a key of `KINDS`, or `PARAMETER`
 
     @property
     def is_segy(self) -> bool:
@@ -84,14 +84,14 @@ class VelocityFile(NamedTuple):
     @property
     def is_npy(self) -> bool:
         """Whether it is a NumPy file."""
-        return Path(self.path).suffix.lower() == ".npy"
+        return self.path.suffix.lower() == ".npy"
 
     def check(self) -> None:
         """Raise `InputError` if the file cannot be read; reads only headers of SEG-Y."""
         if self.is_segy:
             SegyFile.inspect(self.path)
-        elif not Path(self.path).is_file():
-            raise InputError(f"{self.path} does not exist: check the path of the velocity file")
+        elif not (isinstance(self.path, Stream) or self.path.is_file()):
+            raise InputError(f"{self.path} does not exist: check the path of the file")
 
 
 def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
@@ -105,14 +105,29 @@ def load_velocity(velocity: object, dims: int, inline: int | None) -> Model:
         return velocity
     if isinstance(velocity, np.ndarray) and velocity.ndim:
         return _checked_values(velocity, dims, "the velocity")
-    parsed = VelocityFile(velocity) if isinstance(velocity, Path) else parse_velocity(str(velocity))
-    if isinstance(parsed, Gradient):
-        return parsed
-    if parsed.is_npy:
-        return read_npy(Path(parsed.path), dims)
-    if not parsed.is_segy:
-        return read_profiles(Path(parsed.path), parsed.kind)
-    return read_section(parsed.path, inline, parsed.kind) if dims == 2 else read_volume(parsed.path, parsed.kind)
+    parsed = _parsed(velocity)
+    return parsed if isinstance(parsed, Gradient) else load_file(parsed, dims, inline)
+
+
+def load_file(file: VelocityFile, dims: int, inline: int | None) -> Model:
+    """Return the velocity in a file; for the other arguments see `load_velocity`."""
+    if file.is_npy:
+        return read_npy(file.path, dims, file.kind)
+    if not file.is_segy:
+        return read_profiles(file.path, file.kind)
+    return read_section(file.path, inline, file.kind) if dims == 2 else read_volume(file.path, file.kind)
+
+
+def _parsed(velocity: Any) -> Gradient | VelocityFile:
+    """Return a formula, or a file from its text, its path, an open file, or a pair of the kind and one of these."""
+    if isinstance(velocity, tuple):
+        kind, file = velocity if len(velocity) == 2 else (None, None)
+        if kind not in KINDS:
+            raise InputError(f"a pair of a kind of velocity and its file must begin with {', '.join(KINDS)}: {_HELP}")
+        return VelocityFile(located(file), kind)  # type: ignore[arg-type]
+    if isinstance(velocity, str | numbers.Real | np.ndarray):
+        return parse_velocity(str(velocity))
+    return VelocityFile(located(velocity))
 
 
 def parse_velocity(text: str) -> Gradient | VelocityFile:
@@ -123,10 +138,10 @@ def parse_velocity(text: str) -> Gradient | VelocityFile:
     """
     kind, colon, path = text.partition(":")
     if colon and kind in KINDS:
-        if Path(path).suffix.lower() == ".npy":
+        if located(path).suffix.lower() == ".npy":
             raise InputError(f"{path} holds velocities in depth, at the points of the image: omit {kind}:")
         return VelocityFile(located(path), kind)
-    if Path(text).suffix.lower() == ".npy" or is_segy(text):
+    if located(text).suffix.lower() == ".npy" or is_segy(text):
         return VelocityFile(located(text))
     surface = gradient = 0.0
     position = 0
@@ -147,24 +162,27 @@ def parse_velocity(text: str) -> Gradient | VelocityFile:
     return Gradient(surface, gradient)
 
 
-def read_npy(path: Path, dims: int = 2) -> np.ndarray:
+def read_npy(path: Location, dims: int = 2, kind: str = "depth") -> np.ndarray:
     """Read velocities of shape ``(nx, nz)``, in 3-D ``(ny, nx, nz)``, in m/s from a NumPy file, as float64."""
-    return _checked_values(open_array(path, ())[0], dims, str(path))
+    if isinstance(path, Stream):
+        raise InputError(f"{path} is an open NumPy file: pass the array, numpy.load(file), as the velocity")
+    return _checked_values(open_array(path, ())[0], dims, str(path), kind)
 
 
-def _checked_values(velocity: np.ndarray, dims: int, name: str) -> np.ndarray:
+def _checked_values(velocity: np.ndarray, dims: int, name: str, kind: str = "depth") -> np.ndarray:
     if velocity.ndim != dims or min(velocity.shape) < 2 or velocity.dtype.kind not in "fiu":
         shape = "(nx, nz)" if dims == 2 else "(ny, nx, nz)"
         raise InputError(
             f"{name} holds {velocity.dtype} of shape {velocity.shape}: "
-            f"velocities must be real, of shape {shape}, with at least 2 points along each axis"
+            f"{'values' if kind == PARAMETER else 'velocities'} must be real, of shape {shape}, with at least 2 points "
+            "along each axis"
         )
     velocity = np.array(velocity, dtype=np.float64, order="C")
-    _check(velocity, name)
+    _check(velocity, name, kind)
     return velocity
 
 
-def read_section(path: Path | str, inline: int | None = None, kind: str = "depth") -> Section:
+def read_section(path: Location, inline: int | None = None, kind: str = "depth") -> Section:
     """Read one vertical section of velocities from a SEG-Y file.
 
     The section has the traces of one inline (bytes 189 to 192), by default the middle one, sorted by their map
@@ -191,7 +209,7 @@ def read_section(path: Path | str, inline: int | None = None, kind: str = "depth
     return Section(velocity, depth, east[order], north[order], distance, inline, notes=tuple(notes))
 
 
-def read_volume(path: Path | str, kind: str = "depth") -> Volume:
+def read_volume(path: Location, kind: str = "depth") -> Volume:
     """Read all velocities from a SEG-Y file; see `read_section` for the bytes, and for the kind."""
     file, _, east, north, axis, notes = _columns_of(path, kind)
     velocity, depth = _velocities(file, np.arange(file.traces), axis, kind, notes)
@@ -199,18 +217,18 @@ def read_volume(path: Path | str, kind: str = "depth") -> Volume:
 
 
 def _columns_of(
-    path: Path | str, kind: str
+    path: Location, kind: str
 ) -> tuple[SegyFile, dict[str, np.ndarray], np.ndarray, np.ndarray, np.ndarray, list[str]]:
     """Return a file, its headers, easting and northing of its traces, depths (m) or times (s) of samples, and notes."""
-    file = SegyFile.inspect(path)
+    file, in_depth_already = SegyFile.inspect(path), kind in ("depth", PARAMETER)
     headers = file.headers("INLINE_3D", "CDP_X", "CDP_Y", "SourceGroupScalar", "CoordinateUnits", *TIMING)
     if uses_degrees(file, headers["CoordinateUnits"]):
         raise InputError(f"{path} has coordinates in degrees: project them to metres first")
     if file.interval == 0:
-        unit = "millimetres" if kind == "depth" else "microseconds"
+        unit = "millimetres" if in_depth_already else "microseconds"
         raise InputError(f"{path} has no sample interval in its binary header: fill in bytes 3217 ({unit})")
     east, north = (scaled(headers[name], headers["SourceGroupScalar"]) * file.metres for name in ("CDP_X", "CDP_Y"))
-    if kind == "depth":
+    if in_depth_already:
         axis = file.metres * (float(headers["DelayRecordingTime"][0]) + file.interval / 1e3 * np.arange(file.samples))
         notes = other_intervals(file, headers, file.interval, "millimetres")
     else:
@@ -224,7 +242,9 @@ def _velocities(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the velocities of some traces, shape ``(traces, depths)``, m/s, and the depths, m."""
     velocity = file.read(traces).astype(np.float64)
-    _check(velocity, str(file.path))
+    _check(velocity, str(file.path), kind)
+    if kind == PARAMETER:
+        return velocity, axis
     velocity *= file.metres
     if kind == "depth":
         return velocity, axis
@@ -234,13 +254,13 @@ def _velocities(
     return velocity, depth
 
 
-def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str], name: str = "velocity") -> np.ndarray:
     """Return the velocity at the points of `grid`: float64, of its shape, m/s.
 
     An array must have the grid's shape. A section is positioned by its map coordinates if these overlap with the grid
     on the `line`, otherwise with its first trace at the first column; beyond its ends, the outermost velocities apply.
     A volume is interpolated between its columns; beyond their area, the nearest column applies. Each decision adds a
-    sentence to `notes`.
+    sentence to `notes`, in which the values are called `name`.
     """
     if isinstance(model, Gradient):
         velocity = np.broadcast_to(model(grid.z), grid.shape).copy()
@@ -248,19 +268,19 @@ def on_grid(model: Model, grid: Grid, line: Line | None, notes: list[str]) -> np
     elif isinstance(model, Profiles):
         velocity = np.broadcast_to(model.on(grid.x, grid.z), grid.shape).copy()
         notes += model.notes
-        notes.append(_reach(model, grid))
+        notes.append(f"{name} {_reach(model, grid)}")
     elif isinstance(model, Section):
-        velocity = _resample(model, grid, line, notes)
+        velocity = _resample(model, grid, line, notes, name)
         notes += model.notes
     elif isinstance(model, Volume):
-        velocity = _interpolate(model, grid, line or Line(), notes)
+        velocity = _interpolate(model, grid, line or Line(), notes, name)
         notes += model.notes
     else:
         velocity = model
         if velocity.shape != grid.shape:
             sizes = " and ".join(f"--n{axis}" for axis in grid.axes)
             raise InputError(
-                f"the velocity has shape {velocity.shape}, but the image has shape {grid.shape}: omit {sizes}"
+                f"the {name} has shape {velocity.shape}, but the image has shape {grid.shape}: omit {sizes}"
             )
     return velocity
 
@@ -280,19 +300,19 @@ def _reach(profiles: Profiles, grid: Grid) -> str:
     count, (first, last) = len(profiles.positions), profiles.positions[[0, -1]]
     where = "" if count == 1 else f" at {count} positions from {first:g} to {last:g} m"
     return (
-        f"velocity from a table{where}, down to {profiles.depth[-1]:.0f} m, on an image down to {grid.z[-1]:.0f} m; "
+        f"from a table{where}, down to {profiles.depth[-1]:.0f} m, on an image down to {grid.z[-1]:.0f} m; "
         "constant beyond"
     )
 
 
-def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str]) -> np.ndarray:
+def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str], name: str) -> np.ndarray:
     positions, where = grid.x0 + section.distance, ""
     if line is not None:
         along = line.distance(section.east, section.north)
         if along.min() <= grid.x[-1] and along.max() >= grid.x[0]:
             if np.ptp(along) < section.distance[-1] / 2:
                 raise InputError(
-                    f"the velocity's inline {section.inline} is at more than 60 degrees to the line of the survey: "
+                    f"the {name}'s inline {section.inline} is at more than 60 degrees to the line of the survey: "
                     "choose a section along it (--inline)"
                 )
             order = np.argsort(along)
@@ -301,20 +321,20 @@ def _resample(section: Section, grid: Grid, line: Line | None, notes: list[str])
     columns = np.stack([np.interp(grid.z, section.depth, column) for column in section.velocity])
     velocity = np.stack([np.interp(grid.x, positions, row) for row in columns.T], axis=1)
     notes.append(
-        f"velocity from inline {section.inline}: "
+        f"{name} from inline {section.inline}: "
         f"{positions[0]:.0f} to {positions[-1]:.0f} m{where} and down to {section.depth[-1]:.0f} m, "
         f"on an image from {grid.x[0]:.0f} to {grid.x[-1]:.0f} m and down to {grid.z[-1]:.0f} m"
     )
     return velocity
 
 
-def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np.ndarray:
+def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str], name: str) -> np.ndarray:
     from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
 
     points = np.stack([line.distance(volume.east, volume.north), line.across(volume.east, volume.north)], axis=1)
     columns = np.stack(grid.columns(), axis=1)
     (west, near), (east, far) = points.min(axis=0), points.max(axis=0)
-    where = f"the velocity's columns are at x of {west:.0f} to {east:.0f} m and y of {near:.0f} to {far:.0f} m"
+    where = f"the {name}'s columns are at x of {west:.0f} to {east:.0f} m and y of {near:.0f} to {far:.0f} m"
     (first_x, first_y), (last_x, last_y) = columns.min(axis=0), columns.max(axis=0)
     if west > last_x or east < first_x or near > last_y or far < first_y:
         raise InputError(
@@ -332,13 +352,13 @@ def _interpolate(volume: Volume, grid: Grid, line: Line, notes: list[str]) -> np
     return velocity.reshape(grid.shape)
 
 
-def _check(velocity: np.ndarray, name: str) -> None:
+def _check(velocity: np.ndarray, name: str, kind: str = "depth") -> None:
     def described(index: tuple[int, ...]) -> str:
         names = ("line", "column", "row")[-len(index) :]
         return ", ".join(f"{axis} {number}" for axis, number in zip(names, index, strict=True))
 
     if (index := not_finite(velocity)) is not None:
         raise InputError(f"{name} is {velocity[index]} at {described(index)}: replace it with a finite number")
-    if velocity.min() <= 0:
+    if kind != PARAMETER and velocity.min() <= 0:
         lowest = tuple(map(int, np.unravel_index(int(velocity.argmin()), velocity.shape)))
         raise InputError(f"{name} is {velocity.min():g} m/s at {described(lowest)}: velocities must be positive")

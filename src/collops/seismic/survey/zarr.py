@@ -14,9 +14,11 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.applications import (
     Field,
+    Url,
     check_memory,
     decoded,
     dimension_names,
+    located,
     open_zarr,
     read_rows,
 )
@@ -64,7 +66,7 @@ _MAX_CACHED_BYTES = 256 << 20  # of chunks, which also hold shots other than the
 class ZarrShots:
     """An array of traces in a Zarr group, whose last axis is time; make one with `ZarrShots.inspect`."""
 
-    path: Path
+    path: Path | Url
     array: Any
     group: Any
     axes: tuple[str, ...]  # names of the axes of traces: all but the last one of the array
@@ -72,12 +74,12 @@ class ZarrShots:
     _chunk_cache: list[tuple[int, np.ndarray]] = field(default_factory=list)
 
     @classmethod
-    def inspect(cls, path: str | Path) -> ZarrShots:
+    def inspect(cls, path: str | Path | Url) -> ZarrShots:
         """Open a group, or an array in one, and check its axes.
 
         From a group it chooses the array that MDIO names as the default, or the first of `DATA_NAMES`.
         """
-        path = Path(path)
+        path = located(path)
         if not path.exists():
             raise InputError(f"{path} does not exist: check the path of the Zarr store")
         group = open_zarr(path)
@@ -92,7 +94,7 @@ class ZarrShots:
                 raise InputError(
                     f"{path} has no array of traces called {known}: pass the path of its array, {path}/NAME"
                 )
-            path /= str(name)
+            path = path / str(name)
         array = open_zarr(path)
         if not hasattr(array, "shape") or np.dtype(array.dtype).kind not in "fiu":
             raise InputError(f"{path} must be an array of real numbers: pass the path of the array of traces")
@@ -209,7 +211,7 @@ class ZarrShots:
         return {name: together[name].astype(np.float64) for name in fields}
 
 
-def read_headers(path: str | Path, dims: int | None = None, statics: Statics | None = None) -> SurveyHeaders:
+def read_headers(path: str | Path | Url, dims: int | None = None, statics: Statics | None = None) -> SurveyHeaders:
     """Read the geometry of a survey from a Zarr group, of format 2 or 3; `survey_headers` has the rules.
 
     The traces are an array of real numbers whose last axis is time; a 1-D array with the name of this axis holds the

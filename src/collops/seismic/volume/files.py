@@ -13,9 +13,11 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.applications import (
     Field,
+    Url,
     check_memory,
     decoded,
     dimension_names,
+    located,
     not_finite,
     open_array,
     open_zarr,
@@ -156,7 +158,7 @@ class _Reader(NamedTuple):
 
 def check_array_file(text: str, names: tuple[str, ...]) -> None:
     """Raise unless a file exists that may hold a volume; reads only its header."""
-    path = Path(text)
+    path = located(text)
     if is_segy(path):
         SegyFile.inspect(path)
     else:
@@ -164,7 +166,7 @@ def check_array_file(text: str, names: tuple[str, ...]) -> None:
 
 
 def open_volume(
-    path: Path,
+    path: Path | Url,
     interval: float | None,
     names: tuple[str, ...],
     inline_byte: int | None = None,
@@ -194,7 +196,7 @@ def read_values(reader: _Reader, rows: slice, name: str) -> tuple[np.ndarray, np
 # NumPy files and Zarr stores
 
 
-def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _Reader:
+def _open_array(path: Path | Url, interval: float | None, names: tuple[str, ...]) -> _Reader:
     """Open a volume of shape (inlines, crosslines, samples), or a section of shape (traces, samples).
 
     The coordinates of an array in a Zarr group are the 1-D arrays with the names of its axes, as in xarray.
@@ -231,7 +233,7 @@ def _open_array(path: Path, interval: float | None, names: tuple[str, ...]) -> _
     return _Reader(Cube(lateral, shape[-1], interval, start), [], read)
 
 
-def _coordinates(array: Any, path: Path) -> dict[int, tuple[str, Any]]:
+def _coordinates(array: Any, path: Path | Url) -> dict[int, tuple[str, Any]]:
     """Return the names and arrays of the coordinates in the group at `path`, by axis."""
     names = {axis: name for axis, name in enumerate(dimension_names(array)) if name and (path / name).is_dir()}
     members = {axis: (name, open_zarr(path / name)) for axis, name in names.items()}
@@ -240,7 +242,7 @@ def _coordinates(array: Any, path: Path) -> dict[int, tuple[str, Any]]:
     }
 
 
-def _lateral(array: Any, path: Path) -> Axis:
+def _lateral(array: Any, path: Path | Url) -> Axis:
     """Read the numbers of a lateral axis, as integers if they are stored as integers."""
     values = decoded(array, path, dtype=np.float64)
     if (index := not_finite(values)) is not None:
@@ -252,7 +254,7 @@ def _lateral(array: Any, path: Path) -> Axis:
 # SEG-Y
 
 
-def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: float | None) -> _Reader:
+def _open_segy(path: Path | Url, inline_byte: int, crossline_byte: int, interval: float | None) -> _Reader:
     """Open a post-stack SEG-Y file, and arrange its traces on the grid of its inline and crossline numbers.
 
     If at most one of the numbers varies, the file is a section: its traces are ordered by this number, or as in the
@@ -314,7 +316,7 @@ def _open_segy(path: Path, inline_byte: int, crossline_byte: int, interval: floa
     return _Reader(cube, notes, partial(_read_segy, file, stack.trace_at), stack)
 
 
-def _refuse_shots(path: Path, headers: Mapping[str, np.ndarray]) -> None:
+def _refuse_shots(path: Path | Url, headers: Mapping[str, np.ndarray]) -> None:
     """Raise `InputError` if many traces share each source, at different offsets."""
     sources = np.unique(np.stack([headers["SourceX"], headers["SourceY"]]), axis=1).shape[1]
     east, north = (headers[f"Group{axis}"] - headers[f"Source{axis}"] for axis in "XY")

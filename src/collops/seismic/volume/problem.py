@@ -26,6 +26,7 @@ from collops.extend.applications import (
     RecordedOnly,
     Solution,
     SyntheticOnly,
+    Url,
     best_relative_error,
     check_memory,
     digits,
@@ -33,6 +34,7 @@ from collops.extend.applications import (
     gather_rows,
     largest_amplitude,
     local_stage,
+    located,
     option,
     relative_error,
 )
@@ -271,7 +273,7 @@ class Problem:
         options, listener = self.job.options, self.job.listener
         largest = largest_amplitude(coefficients, self.job.comm)
         kind = parse_wavelet(options.wavelet or "data")
-        if options.volume is None or isinstance(kind, Path) or options.strength is not None or not assumed:
+        if options.volume is None or isinstance(kind, Path | Url) or options.strength is not None or not assumed:
             if largest > _IMPLAUSIBLE:
                 listener.warn(
                     f"the largest reflection coefficient is {largest:.3g}, but few in the earth exceed "
@@ -380,7 +382,7 @@ def prepare(job: Job[T], kind: Kind) -> Problem:
 def recorded(job: Job[T]) -> Volume:
     """Read data from a file, and choose the wavelet. Collective."""
     options, comm = job.options, job.comm
-    path = Path(str(options.volume))
+    path = located(str(options.volume))
     # Squares of large amplitudes may overflow, which a check below detects.
     with np.errstate(over="ignore", invalid="ignore"), local_stage(comm):
         interval = None if options.interval is None else options.interval / 1e3
@@ -409,7 +411,7 @@ def recorded(job: Job[T]) -> Volume:
         notes.append(
             f"wavelet: zero phase, {len(wavelet)} samples, with the amplitude spectrum of the data (--wavelet)"
         )
-    if not isinstance(kind, Path):
+    if not isinstance(kind, Path | Url):
         # Without a well tie, amplitudes are relative: their scale is an assumption.
         strength = options.strength or _STRENGTH
         wavelet = wavelet / np.linalg.norm(wavelet) * np.sqrt(energy / (count * cube.samples)) / strength

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from collops.errors import InputError
-from collops.extend.applications import open_array
+from collops.extend.applications import Url, located, open_array
 from collops.seismic.real_numbers import finite_array
 from collops.seismic.signals import ricker, ricker_half
 
@@ -18,7 +18,7 @@ _HELP = "pass ricker:FREQUENCY, such as ricker:25 (Hz), a file .npy, or data (fr
 _HALF_SECONDS = 0.12
 
 
-def parse_wavelet(text: str) -> float | Path | None:
+def parse_wavelet(text: str) -> float | Path | Url | None:
     """Return the frequency of ``"ricker:25"`` in hertz, the path of a .npy file, or None for ``"data"``."""
     kind, _, number = text.partition(":")
     if kind == "ricker":
@@ -29,16 +29,17 @@ def parse_wavelet(text: str) -> float | Path | None:
         if not (np.isfinite(frequency) and frequency > 0):
             raise InputError(f"the frequency of the wavelet {text!r} must be positive: {_HELP}")
         return frequency
-    if Path(text).suffix.lower() == ".npy":
-        if not Path(text).is_file():
+    path = located(text)
+    if path.suffix.lower() == ".npy":
+        if not path.is_file():
             raise InputError(f"{text} does not exist: check the path of the wavelet file")
-        return Path(text)
+        return path
     if text != "data":
         raise InputError(f"cannot understand the wavelet {text!r}: {_HELP}")
     return None
 
 
-def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np.ndarray:
+def make_wavelet(kind: float | Path | Url | None, samples: int, interval: float) -> np.ndarray:
     """Return a Ricker wavelet of amplitude 1, or the wavelet in a file without scaling.
 
     `kind` is from `parse_wavelet`. A trace has `samples` samples, and the wavelet at most as many; `interval` is in
@@ -46,7 +47,7 @@ def make_wavelet(kind: float | Path | None, samples: int, interval: float) -> np
     """
     if kind is None:
         raise InputError("--wavelet data needs data from a file: pass --volume, or another wavelet")
-    if isinstance(kind, Path):
+    if isinstance(kind, Path | Url):
         wavelet = _read(kind)
         _check_length(len(wavelet), samples, str(kind))
         return wavelet
@@ -78,7 +79,7 @@ def from_power(power: np.ndarray, samples: int, interval: float) -> np.ndarray:
     return wavelet / np.linalg.norm(wavelet)
 
 
-def _read(path: Path) -> np.ndarray:
+def _read(path: Path | Url) -> np.ndarray:
     array, _ = open_array(path, ())
     if array.ndim != 1 or array.size % 2 == 0:
         raise InputError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 import numpy as np
 
@@ -13,24 +14,20 @@ from collops.seismic.kirchhoff.eikonal.medium import Medium, Source
 _BATCH = 1 << 22  # elements of the arrays of NumPy's form
 
 
-def at_a_time(medium: Medium, threads: int | None) -> int:
-    """Return how many sources are computed at once."""
-    if importlib.util.find_spec("numba") is not None:
-        return threads or 1
-    return max(1, _BATCH // medium.points)
-
-
-def arrivals(medium: Medium, sources: Sequence[Source], threads: int | None) -> Iterator[np.ndarray]:
+def arrivals(medium: Medium, sources: Iterable[Source], threads: int | None) -> Iterator[np.ndarray]:
     """Yield the times from each source; see `first_arrivals`."""
+    left = iter(sources)
     if importlib.util.find_spec("numba") is None:
         from collops.seismic.kirchhoff.eikonal.numpy_sweeps import solve
 
-        yield from solve(medium, sources)
+        while batch := list(islice(left, max(1, _BATCH // medium.points))):
+            yield from solve(medium, batch)
         return
     from collops.seismic.kirchhoff.eikonal.numba_sweeps import solve_one
 
-    if len(sources) == 1:
-        yield solve_one(medium, sources[0])
+    if (threads or 1) == 1:
+        yield from (solve_one(medium, source) for source in left)
         return
     with ThreadPoolExecutor(threads) as pool:
-        yield from pool.map(lambda source: solve_one(medium, source), sources)
+        while batch := list(islice(left, threads)):
+            yield from pool.map(lambda source: solve_one(medium, source), batch)

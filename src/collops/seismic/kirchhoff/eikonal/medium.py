@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.seismic.kirchhoff.eikonal.anisotropy import Reference, group_slowness
 from collops.seismic.kirchhoff.geometry import ImageGrid
 
 FAR = 1e30  # seconds: where no wave has arrived
@@ -30,15 +33,16 @@ class Medium:
     shape: tuple[int, ...]  # of the image, with two or three axes
     sizes: tuple[int, ...]  # three
     spacing: tuple[float, ...]  # three, in metres
-    slowness: np.ndarray  # (points,), s/m, float64
+    slowness: np.ndarray  # (points,), s/m, float64; along the symmetry axis of an anisotropic medium
     dtype: np.dtype  # in which devices compute
+    anisotropy: np.ndarray | None = None  # (points, 5), from `parameters_of`
 
     @classmethod
-    def of(cls, grid: ImageGrid, velocity: np.ndarray, dtype: np.dtype) -> Medium:
+    def of(cls, grid: ImageGrid, velocity: np.ndarray, dtype: np.dtype, anisotropy: np.ndarray | None = None) -> Medium:
         """Return the medium of a velocity model."""
         one, metre = (1,) * (3 - len(grid.shape)), (1.0,) * (3 - len(grid.shape))
         slowness = 1 / np.ascontiguousarray(velocity, np.float64).ravel()
-        return cls(grid.shape, (*one, *grid.shape), (*metre, *grid.spacing), slowness, dtype)
+        return cls(grid.shape, (*one, *grid.shape), (*metre, *grid.spacing), slowness, dtype, anisotropy)
 
     @property
     def points(self) -> int:
@@ -72,15 +76,27 @@ class Source:
     near: np.ndarray  # flat numbers of the points within a few cells
     straight: np.ndarray  # their times along straight rays
     fixed: np.ndarray  # whether these are the times
+    reference: Reference | None = None  # in an anisotropic medium
 
     def offsets(self, medium: Medium) -> tuple[np.ndarray, ...]:
         """Return the coordinates of the points relative to the source along three axes, to be broadcast."""
         described = zip(medium.spacing, medium.sizes, self.offset, strict=True)
         return np.ix_(*(step * np.arange(n) + start for step, n, start in described))
 
+    def straight_times(self, offsets: Sequence[Any]) -> Any:
+        """Return the times along straight rays in a homogeneous medium with the values at the source.
+
+        `offsets` are coordinates relative to the source along three axes, which are broadcast.
+        """
+        if self.reference is not None:
+            return self.reference.times(offsets)
+        return self.slowness * np.sqrt(sum(part**2 for part in offsets))
+
     @classmethod
-    def at(cls, position: np.ndarray, grid: ImageGrid, velocity: np.ndarray) -> Source:
-        """Return the source at a position, in metres."""
+    def at(
+        cls, position: np.ndarray, grid: ImageGrid, velocity: np.ndarray, anisotropy: np.ndarray | None = None
+    ) -> Source:
+        """Return the source at a position, in metres; for the other arguments see `Medium.of`."""
         cell = max(grid.spacing)
         reach = [
             np.flatnonzero(np.abs(axis - place) <= _STRAIGHT_CELLS * cell)
@@ -94,21 +110,35 @@ class Source:
         inside = distance <= _STRAIGHT_CELLS * cell
         nodes = np.stack(np.broadcast_arrays(*box), axis=-1)[inside]
         within = nodes - [part[0] for part in reach]
-        straight = distance[inside] * _mean_slowness(nearby, position, within, speed)
+        parameters = None if anisotropy is None else anisotropy.reshape(*grid.shape, -1)[box]
+        straight = distance[inside] * _mean_slowness(nearby, position, within, speed, parameters)
         # The largest wavefront within the fixed cells; in very slow velocities the nearest point.
         rim = straight[distance[inside] > _FIXED_CELLS * cell]
         fixed = straight <= max(rim.min(initial=np.inf), straight.min())
         near = np.asarray(np.ravel_multi_index(tuple(nodes.T), grid.shape))
         offset = np.zeros(3)
         offset[3 - len(grid.axes) :] = [axis[0] - place for axis, place in zip(grid.axes, position, strict=True)]
-        return cls(1 / nearby.value_at(speed, position), offset, near, straight, fixed)
+        slowness = 1 / nearby.value_at(speed, position)
+        if parameters is None:
+            return cls(slowness, offset, near, straight, fixed)
+        there = np.array([nearby.value_at(part, position) for part in np.moveaxis(parameters, -1, 0)])
+        return cls(slowness, offset, near, straight, fixed, Reference.of(slowness, there))
 
 
-def _mean_slowness(grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray) -> np.ndarray:
+def _mean_slowness(
+    grid: ImageGrid, position: np.ndarray, nodes: np.ndarray, velocity: np.ndarray, parameters: np.ndarray | None
+) -> np.ndarray:
     """Return the mean slowness along straight lines from a position to nodes, whose indices are (nodes, axes)."""
     from scipy.ndimage import map_coordinates
 
     start = (position - [axis[0] for axis in grid.axes]) / np.array(grid.spacing)
     points = np.linspace(start, nodes, _POINTS_OF_RAY)  # (points, nodes, axes)
-    speed = map_coordinates(velocity, np.moveaxis(points, -1, 0), order=1, mode="nearest")
-    return np.asarray(np.trapezoid(1 / speed, dx=1 / (_POINTS_OF_RAY - 1), axis=0))
+    where = np.moveaxis(points, -1, 0)
+    slowness = 1 / map_coordinates(velocity, where, order=1, mode="nearest")
+    if parameters is not None:
+        values = [map_coordinates(part, where, order=1, mode="nearest") for part in np.moveaxis(parameters, -1, 0)]
+        along = np.zeros((len(nodes), 3))
+        along[:, 3 - len(grid.axes) :] = (nodes - start) * grid.spacing
+        along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), np.finfo(float).tiny)
+        slowness = slowness * group_slowness(np.stack(values, axis=-1), along)
+    return np.asarray(np.trapezoid(slowness, dx=1 / (_POINTS_OF_RAY - 1), axis=0))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, Medium, Source
+from collops.seismic.kirchhoff.eikonal.numpy_tilted import arrival
 
 _MARGIN = 2  # points around the grid, which no wave reaches, instead of a test for the edge
 
@@ -43,9 +44,15 @@ class _Sweeps:
         everywhere = np.indices(padded).reshape(3, -1) - _MARGIN
         for column, source in enumerate(sources):
             apart = np.array(medium.spacing)[:, np.newaxis] * everywhere + source.offset[:, np.newaxis]
-            self._straight[:, column] = source.slowness * np.sqrt((apart**2).sum(axis=0))
+            self._straight[:, column] = source.straight_times(list(apart))
             self._times[self._inside[source.near], column] = source.straight
             self._fixed[self._inside[source.near[source.fixed]], column] = True
+        # The slopes of the times along straight rays, (axes, points, sources), in anisotropic media.
+        self._slopes = np.zeros((3, medium.points, len(sources) if medium.anisotropy is not None else 0))
+        for column, source in enumerate(sources):
+            if source.reference is not None:
+                slopes = np.broadcast_arrays(*source.reference.slopes(source.offsets(medium)))
+                self._slopes[..., column] = [part.ravel() for part in slopes]
         self._planes = {corner: self._planes_from(corner) for corner in medium.corners}
 
     def _planes_from(self, corner: int) -> list[np.ndarray]:
@@ -72,31 +79,58 @@ class _Sweeps:
     def _compute(self, plane: np.ndarray, settled: bool) -> bool:
         """Compute the times of a plane; return whether any has changed."""
         points, slowness = self._inside[plane], self._medium.slowness[plane, np.newaxis]
+        before = self._times[points]
+        found = self._isotropic(plane, points) if self._medium.anisotropy is None else self._tilted(plane, points)
+        reached = found < FAR
+        found = np.where(self._fixed[points] | ~reached | (settled & (found >= before)), before, found)
+        self._times[points] = found
+        return bool((np.abs(found - before) > TOLERANCE * self._medium.cell * slowness).any())
+
+    def _isotropic(self, plane: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return the arrivals at points of a plane, (points, sources)."""
         axes = [self._upwind(axis, plane, points) for axis in range(3) if self._medium.sizes[axis] > 1]
         values, inverses = (np.array(parts) for parts in zip(*axes, strict=True))
         order = np.argsort(values, axis=0, kind="stable")
         values, inverses = np.take_along_axis(values, order, 0), np.take_along_axis(inverses, order, 0)
-        reached = values[0] < FAR
-        before, found = self._times[points], _arrival(values, inverses, slowness)
-        found = np.where(self._fixed[points] | ~reached | (settled & (found >= before)), before, found)
-        self._times[points] = found
-        return bool((np.abs(found - before) > TOLERANCE * self._medium.cell * slowness).any())
+        return np.where(values[0] < FAR, _arrival(values, inverses, self._medium.slowness[plane, np.newaxis]), FAR)
+
+    def _tilted(self, plane: np.ndarray, points: np.ndarray) -> np.ndarray:
+        """Return the arrivals at points of a plane of an anisotropic medium, (points, sources)."""
+        assert self._medium.anisotropy is not None
+        slowness, slopes = self._medium.slowness[plane, np.newaxis], self._slopes[:, plane]
+        sides = [
+            self._difference(axis, points, np.full(slopes[0].shape, sign * self._strides[axis]), slopes[axis])
+            for sign in (-1, 1)
+            for axis in range(3)
+        ]
+        values, inverses = (np.reshape(part, (2, 3, -1)) for part in zip(*sides, strict=True))
+        parameters = np.repeat(self._medium.anisotropy[plane].T, slopes.shape[-1], axis=1)
+        unit = np.broadcast_to(slowness, slopes[0].shape).ravel()
+        found = arrival(values, inverses / unit, slopes.reshape(3, -1) / unit, parameters)
+        return found.reshape(slopes[0].shape)
 
     def _upwind(self, axis: int, plane: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return value and inverse, so that ``(time - value) * inverse`` is the upwind derivative along an axis.
 
         Differences are taken of what is left after the straight ray, whose derivative is known.
         """
-        columns, stride, spacing = np.arange(self._times.shape[1]), self._strides[axis], self._medium.spacing[axis]
+        stride, straight = self._strides[axis], self._straight[points]
         back = np.where(self._times[points - stride] <= self._times[points + stride], -stride, stride)
+        apart = self._medium.spacing[axis] * self._coordinates[axis][plane, np.newaxis] + self._offset[axis]
+        slope = np.divide(self._square * apart, straight, out=np.zeros_like(apart), where=straight > 0)
+        return self._difference(axis, points, back, slope)
+
+    def _difference(
+        self, axis: int, points: np.ndarray, back: np.ndarray, slope: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return value and inverse of `_upwind` for the sides at which neighbours are, `back` flat points away."""
+        columns, spacing = np.arange(self._times.shape[1]), self._medium.spacing[axis]
         near, far = points[:, np.newaxis] + back, points[:, np.newaxis] + 2 * back
         time, beyond = self._times[near, columns], self._times[far, columns]
         rest, straight = time - self._straight[near, columns], self._straight[points]
         second = (beyond <= time) & (beyond < FAR)
         rest = np.where(second, (4 * rest - (beyond - self._straight[far, columns])) / 3, rest)
         distance = np.where(second, spacing * 2 / 3, spacing)
-        apart = spacing * self._coordinates[axis][plane, np.newaxis] + self._offset[axis]
-        slope = np.divide(self._square * apart, straight, out=np.zeros_like(apart), where=straight > 0)
         return np.where(time < FAR, straight + rest + np.sign(back) * slope * distance, FAR), 1 / distance
 
 

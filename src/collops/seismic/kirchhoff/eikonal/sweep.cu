@@ -5,15 +5,17 @@
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
-// compile-with: -DPOINTS=1
-// compile-with: -DPOINTS=8 -DCOLLOPS_DOUBLE
+// compile-with: -DCOLLOPS_DOUBLE
+// compile-with:
 //
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
-// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres. flags[0] is set
+// sources (groups, 4, LANES), the slowness at the source and the position of the first point relative to it in metres; in anisotropic
+// media (groups, 8, LANES), then 1 + 2 epsilon and the symmetry axis at the source, with parameters (points, 5) as in anisotropy.py and
+// tables (groups, CELLS + 1, 2, LANES); otherwise these two are not read. flags[0] is set
 // if any rest changes by more than `tolerance`, in metres, times the slowness; neighbours become active if it does by more than `least`.
-// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS x POINTS points along the second axis, a point
-// along the first axis, groups): a warp computes POINTS in turn, most of which are not active on large grids. A plane grid has one point along the first axis.
+// With flags[1], rests only decrease. A block has LANES x ROWS threads; blocks are (ROWS points along the second axis, a point along the
+// first axis, groups). A plane grid has one point along the first axis.
 
 #ifdef COLLOPS_DOUBLE
 typedef double Real;
@@ -31,14 +33,22 @@ typedef unsigned int Bits;
 
 #define LANES 32
 #define ROWS 8
+#define CELLS 128 // as in anisotropy.py
 #define FAR Real(1e30)
 
 // The source of a lane, seen from a point: the slowness at the source, and the coordinates of the point relative to it, in metres.
 struct Source {
     Real slowness, offset[3];
+#ifdef COLLOPS_TILTED
+    Real stretch, axis[3];
+    const Real* table;
+#endif
 };
 
 // The time along a straight ray to a point that is `by` metres further along an axis.
+__device__ __forceinline__ Real straight(const Source& source, int axis, Real by);
+
+#ifndef COLLOPS_TILTED
 __device__ __forceinline__ Real straight(const Source& source, int axis, Real by)
 {
     Real squares = 0;
@@ -48,31 +58,66 @@ __device__ __forceinline__ Real straight(const Source& source, int axis, Real by
     }
     return source.slowness * sqrt(squares);
 }
+#endif
 
 // An axis of the upwind scheme: (rest - value) * inverse is the derivative of the time.
 struct Upwind {
     Real value, inverse;
 };
 
-// Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the wavefront around its source
-// does not add to the error.
-__device__ __forceinline__ Upwind upwind(
-    const Real* here, long long stride, int number, int size, const Source& source, int axis, Real spacing, Real slope)
+// The rests of the neighbours of a point along an axis, FAR beyond the edge. All are read at once: most of the time of a point is the
+// latency of the memory.
+struct Line {
+    Real second_before, before, after, second_after;
+};
+
+__device__ __forceinline__ Line line(const Real* here, long long stride, int number, int size)
 {
-    Real before = number > 0 ? here[-stride] : FAR, after = number < size - 1 ? here[stride] : FAR;
-    if (before >= FAR && after >= FAR) return {FAR, 0};
-    Real earlier = before + straight(source, axis, -spacing), later = after + straight(source, axis, spacing);
-    bool backward = earlier <= later;
-    if (!backward) stride = -stride, number = size - 1 - number, slope = -slope;
-    Real time = backward ? earlier : later, rest = backward ? before : after, distance = spacing;
-    if (number > 1) {
-        Real beyond = here[-2 * stride];
-        if (beyond < FAR && beyond + straight(source, axis, backward ? -2 * spacing : 2 * spacing) <= time) {
-            rest = (4 * rest - beyond) / 3;
-            distance = spacing * 2 / 3;
-        }
+    return {
+        number > 1 ? here[-2 * stride] : FAR, number > 0 ? here[-stride] : FAR, number < size - 1 ? here[stride] : FAR,
+        number < size - 2 ? here[2 * stride] : FAR};
+}
+
+// The scheme for the side with the neighbours `rest` and `beyond`, the first of which has the time `time`. For sides after a point the
+// spacing is negative. Differences are taken of rests, since the derivative along the straight ray is known: the curvature of the
+// wavefront around its source does not add to the error.
+__device__ __forceinline__ Upwind difference(
+    Real rest, Real beyond, const Source& source, int axis, Real spacing, Real slope, Real time)
+{
+    Real distance = spacing;
+    if (beyond < FAR && beyond + straight(source, axis, -2 * spacing) <= time) {
+        rest = (4 * rest - beyond) / 3;
+        distance = spacing * 2 / 3;
     }
-    return {rest - slope * distance, 1 / distance};
+    return {rest - slope * distance, 1 / fabs(distance)};
+}
+
+#ifdef COLLOPS_TILTED
+__device__ __forceinline__ void slopes(const Source& source, Real* result);
+__device__ __forceinline__ Real arrival(const Upwind (&sides)[2][3], Real* towards, const Real* medium);
+
+// The scheme for both sides.
+__device__ __forceinline__ void both_sides(
+    Line line, const Source& source, int axis, Real spacing, Real slope, Real unit, Upwind (&sides)[2][3])
+{
+    sides[0][axis] = sides[1][axis] = {FAR, 0};
+    if (line.before < FAR)
+        sides[0][axis] = difference(
+            line.before, line.second_before, source, axis, spacing, slope,
+            line.before + straight(source, axis, -spacing));
+    if (line.after < FAR)
+        sides[1][axis] = difference(
+            line.after, line.second_after, source, axis, -spacing, slope, line.after + straight(source, axis, spacing));
+    sides[0][axis].inverse /= unit, sides[1][axis].inverse /= unit;
+}
+#else
+// The scheme for the earlier side.
+__device__ __forceinline__ Upwind upwind(Line line, const Source& source, int axis, Real spacing, Real slope)
+{
+    if (line.before >= FAR && line.after >= FAR) return {FAR, 0};
+    Real before = line.before + straight(source, axis, -spacing), after = line.after + straight(source, axis, spacing);
+    if (before <= after) return difference(line.before, line.second_before, source, axis, spacing, slope, before);
+    return difference(line.after, line.second_after, source, axis, -spacing, slope, after);
 }
 
 __device__ __forceinline__ void order(Upwind& first, Upwind& second)
@@ -106,6 +151,8 @@ __device__ __forceinline__ Real arrival(Upwind a, Upwind b, Upwind c, Real slown
     return a.value + rest;
 }
 
+#endif
+
 // Make the points active whose differences along an axis contain a point.
 __device__ __forceinline__ void wake(unsigned char* state, long long stride, int number, int size)
 {
@@ -115,8 +162,8 @@ __device__ __forceinline__ void wake(unsigned char* state, long long stride, int
 
 // Compute the point (i, j, k) for all lanes, if it is active.
 __device__ __forceinline__ void compute(
-    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
-    const Real* spacing, const int* size, int i, int j, int k)
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, const Real* parameters, const Real* tables,
+    int* flags, Real tolerance, Real least, const Real* spacing, const int* size, int i, int j, int k)
 {
     long long points = (long long)size[0] * size[1] * size[2], point = ((long long)i * size[1] + j) * size[2] + k;
     long long stride0 = (long long)size[1] * size[2], stride1 = size[2];
@@ -125,20 +172,44 @@ __device__ __forceinline__ void compute(
     needed = __shfl_sync(0xffffffffU, needed, 0);
     if (!needed) return;
     if (threadIdx.x == 0) *state = 0;
+#ifdef COLLOPS_TILTED
+    const Real* of = sources + blockIdx.z * 8 * LANES + threadIdx.x;
+#else
     const Real* of = sources + blockIdx.z * 4 * LANES + threadIdx.x;
+#endif
     Source source = {of[0], {i * spacing[0] + of[LANES], j * spacing[1] + of[2 * LANES], k * spacing[2] + of[3 * LANES]}};
     Real* here = rests + (blockIdx.z * points + point) * LANES + threadIdx.x;
+    Line along0 = line(here, stride0 * LANES, i, size[0]), along1 = line(here, stride1 * LANES, j, size[1]);
+    Line along2 = line(here, LANES, k, size[2]);
     Real rest = *here, slow = slowness[point];
+    if (rest < FAR && AS_BITS(rest) & 1) return; // fixed
+#ifdef COLLOPS_TILTED
+    source.stretch = of[4 * LANES];
+    for (int n = 0; n < 3; ++n) source.axis[n] = of[(5 + n) * LANES];
+    source.table = tables + (long long)blockIdx.z * 2 * (CELLS + 1) * LANES + threadIdx.x;
+    Real towards[3], medium[5];
+    Upwind sides[2][3];
+    slopes(source, towards);
+    both_sides(along0, source, 0, spacing[0], towards[0], slow, sides);
+    both_sides(along1, source, 1, spacing[1], towards[1], slow, sides);
+    both_sides(along2, source, 2, spacing[2], towards[2], slow, sides);
+    for (int n = 0; n < 5; ++n) medium[n] = parameters[5 * point + n];
+    for (int n = 0; n < 3; ++n) towards[n] /= slow;
+    Real found = arrival(sides, towards, medium);
+#else
     Real slope = source.slowness * source.slowness / max(straight(source, 0, 0), Real(1e-30)); // of a metre of offset
-    Upwind a = upwind(here, stride0 * LANES, i, size[0], source, 0, spacing[0], slope * source.offset[0]);
-    Upwind b = upwind(here, stride1 * LANES, j, size[1], source, 1, spacing[1], slope * source.offset[1]);
-    Upwind c = upwind(here, LANES, k, size[2], source, 2, spacing[2], slope * source.offset[2]);
-    if ((rest < FAR && AS_BITS(rest) & 1) || min(a.value, min(b.value, c.value)) >= FAR) return;
-    Real found = AS_REAL(AS_BITS(arrival(a, b, c, slow)) & ~Bits(1));
+    Upwind a = upwind(along0, source, 0, spacing[0], slope * source.offset[0]);
+    Upwind b = upwind(along1, source, 1, spacing[1], slope * source.offset[1]);
+    Upwind c = upwind(along2, source, 2, spacing[2], slope * source.offset[2]);
+    Real found = min(a.value, min(b.value, c.value)) >= FAR ? FAR : arrival(a, b, c, slow);
+#endif
+    if (found >= FAR) return;
+    found = AS_REAL(AS_BITS(found) & ~Bits(1));
     if (flags[1] && found >= rest) return;
     *here = found;
     Real change = fabs(found - rest), rounding = ROUNDING * fabs(found);
-    if (change > tolerance * slow + rounding) flags[0] = 1;
+    // Read it first: stores of all warps to one address would wait for each other.
+    if (change > tolerance * slow + rounding && !flags[0]) flags[0] = 1;
     if (change > least * slow + rounding) {
         wake(state, stride0, i, size[0]);
         wake(state, stride1, j, size[1]);
@@ -147,17 +218,15 @@ __device__ __forceinline__ void compute(
 }
 
 extern "C" __global__ void sweep_plane(
-    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, int* flags, Real tolerance, Real least,
-    Real spacing0, Real spacing1, Real spacing2, int size0, int size1, int size2, int level, int first0, int first1, int corner)
+    Real* rests, unsigned char* active, const Real* slowness, const Real* sources, const Real* parameters, const Real* tables,
+    int* flags, Real tolerance, Real least, Real spacing0, Real spacing1, Real spacing2, int size0, int size1, int size2, int level,
+    int first0, int first1, int corner)
 {
-    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y;
+    int size[3] = {size0, size1, size2}, across = first0 + blockIdx.y, along = first1 + blockIdx.x * ROWS + threadIdx.y;
     Real spacing[3] = {spacing0, spacing1, spacing2};
-    for (int number = 0; number < POINTS; ++number) {
-        int along = first1 + (blockIdx.x * ROWS + threadIdx.y) * POINTS + number, down = level - across - along;
-        if (along >= size1 || down < 0) return; // all lanes, as below
-        if (down >= size2) continue;
-        int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
-        int k = corner & 1 ? size2 - 1 - down : down;
-        compute(rests, active, slowness, sources, flags, tolerance, least, spacing, size, i, j, k);
-    }
+    int down = level - across - along;
+    if (along >= size1 || down < 0 || down >= size2) return; // all lanes
+    int i = corner & 4 ? size0 - 1 - across : across, j = corner & 2 ? size1 - 1 - along : along;
+    int k = corner & 1 ? size2 - 1 - down : down;
+    compute(rests, active, slowness, sources, parameters, tables, flags, tolerance, least, spacing, size, i, j, k);
 }

@@ -1,0 +1,1 @@
+"""Full-waveform inversion and reverse-time migration of surveys: the commands fwi, rtm and lsrtm."""

@@ -1,0 +1,237 @@
+"""The options that ``collops fwi``, ``rtm`` and ``lsrtm`` share: the survey, the grid, and the propagation of waves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from collops.errors import InputError
+from collops.extend.applications import (
+    METHOD,
+    SYNTHETIC,
+    AtLeast,
+    CommonOptions,
+    Finite,
+    Must,
+    NotNegative,
+    OneOf,
+    Positive,
+    RecordedOnly,
+    SyntheticOnly,
+    option,
+)
+from collops.seismic.lsm import Options as SurveyOptions
+
+_FILES, _GRID, _CONDITIONING = "Survey and velocity", "Grid", "Conditioning of the traces"
+# An option with a default of each command.
+Smooth = Annotated[
+    float,
+    option("The velocity to begin with is the true one, smoothed by a Gaussian of this many metres.", SYNTHETIC),
+    Positive,
+    SyntheticOnly(),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaveOptions(CommonOptions):
+    """The options of all commands that propagate waves. Options of the survey are those of ``collops lsm``."""
+
+    recorded = "survey"
+    writes = "out", "checkpoint", "metrics", "write_survey"
+    segy_results: ClassVar[tuple[str, ...]]  # the SEG-Y files of a recorded survey
+
+    survey: Annotated[
+        str | None,
+        option(
+            "Prestack survey along a line, in SEG-Y, SU or Zarr; by default a synthetic survey.",
+            _FILES,
+            metavar="FILE.sgy|FILE.su|URL|STORE",
+        ),
+    ] = None
+    header: Annotated[
+        list[str] | None,
+        option(
+            "First byte of a field of the trace headers that is not at its standard place, as for lsm; repeatable.",
+            _FILES,
+            metavar="NAME=BYTE",
+        ),
+        RecordedOnly(),
+    ] = None
+    geometry: Annotated[
+        list[str] | None,
+        option("File with the positions of sources and receivers, as for lsm; repeatable.", _FILES, metavar="FILE"),
+        RecordedOnly(),
+    ] = None
+    velocity: Annotated[
+        str | None,
+        option("Velocity in m/s, as for lsm.", _FILES, metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE"),
+        RecordedOnly(),
+    ] = None
+    smooth_velocity: Annotated[
+        float | None,
+        option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
+        Positive,
+        RecordedOnly(),
+    ] = None
+    nx: Annotated[int | None, option("Number of grid points along the line (x).", _GRID), AtLeast(2)] = None
+    nz: Annotated[int | None, option("Number of grid points in depth (z).", _GRID), AtLeast(2)] = None
+    dx: Annotated[float | None, option("Spacing of grid points in x, m.", _GRID), Positive] = None
+    dz: Annotated[float | None, option("Spacing of grid points in z, m.", _GRID), Positive] = None
+    x0: Annotated[float | None, option("First x of the grid, m.", _GRID), Finite, RecordedOnly()] = None
+    water_depth: Annotated[
+        float | None,
+        option(
+            "Depth of the water, m, in which velocity and image are not changed.",
+            _GRID,
+            metavar="METRES",
+            show_default="0; known for the synthetic survey",
+        ),
+        Positive,
+        RecordedOnly(),
+    ] = None
+    shots: Annotated[int, option("Number of shots.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = 12
+    receivers: Annotated[int, option("Number of receivers.", SYNTHETIC), AtLeast(1), SyntheticOnly()] = 80
+    samples: Annotated[
+        int | None,
+        option("Number of samples per trace, 4 ms each.", SYNTHETIC, show_default="for echoes from the deepest point"),
+        AtLeast(2),
+        SyntheticOnly(),
+    ] = None
+    smooth: Smooth = 160.0
+    write_survey: Annotated[
+        str | None,
+        option(
+            "Write the synthetic survey to this file, as SEG-Y or Zarr, and its smooth velocity next to it, as .npy.",
+            SYNTHETIC,
+            metavar="FILE.sgy|STORE.zarr",
+        ),
+        SyntheticOnly(),
+    ] = None
+    frequency: Annotated[
+        float | None,
+        option("Peak frequency of the Ricker wavelet, Hz.", METHOD, show_default="from the data; 7 if synthetic"),
+        Positive,
+    ] = None
+    wavelet: Annotated[
+        str | None,
+        option("Wavelet, as for lsm.", METHOD, metavar="ricker:HZ|FILE.npy|data", show_default="a Ricker wavelet"),
+        RecordedOnly(),
+    ] = None
+    polarity: Annotated[
+        str,
+        option("Polarity of the traces: normal, or reversed (changes their sign).", _CONDITIONING),
+        OneOf("normal", "reversed"),
+        RecordedOnly(),
+    ] = "normal"
+    interval: Annotated[
+        float | None,
+        option("Resample to this interval in ms, with an anti-alias filter.", _CONDITIONING, metavar="MS"),
+        Positive,
+        RecordedOnly(),
+    ] = None
+    bandpass: Annotated[
+        str | None,
+        option("Zero-phase band-pass filter in Hz, for traces and wavelet.", _CONDITIONING, metavar="LOW,HIGH"),
+        RecordedOnly(),
+    ] = None
+    outliers: Annotated[
+        float,
+        option("Exclude dead traces, and traces this factor stronger than others, as for lsm.", _CONDITIONING),
+        NotNegative,
+        RecordedOnly(),
+    ] = 10.0
+    offsets: Annotated[
+        str | None, option("Range of offsets to use, m.", _CONDITIONING, metavar="NEAR,FAR"), RecordedOnly()
+    ] = None
+    mute: Annotated[
+        str | None,
+        option(
+            "Mute samples before the time offset / SPEED + DELAY, or before picked times, as for lsm.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE|none",
+        ),
+        RecordedOnly(),
+    ] = None
+    bottom_mute: Annotated[
+        str | None,
+        option(
+            "Mute samples after the time offset / SPEED + DELAY, or after picked times.",
+            _CONDITIONING,
+            metavar="SPEED|SPEED,DELAY|FILE",
+        ),
+        RecordedOnly(),
+    ] = None
+    edit: Annotated[
+        str | None,
+        option("Traces to leave out or to reverse, as for lsm.", _CONDITIONING, metavar="FILE"),
+        RecordedOnly(),
+    ] = None
+    window: Annotated[
+        str | None, option("Range of times to use, s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
+    ] = None
+    source: Annotated[
+        str,
+        option(
+            "Sources of the recorded data: point, whose traces are converted to those of lines across the section, or "
+            "line.",
+            _CONDITIONING,
+            show_default="point; line for surveys that --write-survey wrote",
+        ),
+        OneOf("point", "line"),
+        RecordedOnly(),
+    ] = "point"
+    order: Annotated[
+        int,
+        option("Order of the differences in space.", METHOD),
+        Must("be 2, 4, 6, 8, 10, 12, 14 or 16", lambda value: value in range(2, 17, 2)),
+    ] = 8
+    layers: Annotated[int, option("Points of the absorbing layers.", METHOD), AtLeast(0)] = 15
+    free_surface: Annotated[
+        bool, option("Reflect waves at depth 0, where the pressure vanishes.", METHOD, "--free-surface")
+    ] = False
+    memory: Annotated[
+        float,
+        option("MiB of a rank for wavefields; if not all of a shot fit, they are recomputed.", METHOD),
+        Positive,
+    ] = 1024.0
+    segy_revision: Annotated[
+        int,
+        option("Revision of the SEG-Y files of the results: 1 or 2."),
+        Must("be 1 or 2", lambda value: value in (1, 2)),
+        RecordedOnly(),
+    ] = 1
+
+    def results(self) -> list[Path]:
+        """Return the files and folders that the application may write, for any data."""
+        names = "result.html", "shots", *(f"{name}.sgy" for name in self.segy_results)
+        return [*super().results(), *(Path(self.out) / name for name in names), *self.survey_files]
+
+    @property
+    def survey_files(self) -> list[Path]:
+        """The files of the synthetic survey, with --write-survey: its traces, and its smooth velocity."""
+        if self.write_survey is None:
+            return []
+        return [Path(self.write_survey), Path(self.write_survey).with_suffix(".npy")]
+
+    def check(self) -> None:
+        """Raise `InputError` for invalid or contradictory values; read only headers of files."""
+        super().check()
+        if self.survey is None:
+            return
+        if self.velocity is None:
+            raise InputError(f"--survey {self.survey} needs a velocity: pass --velocity, such as 1500+0.6z")
+        self.survey_options().check()
+
+    def survey_options(self) -> SurveyOptions:
+        """Return the options with which ``collops lsm`` reads the same survey along a line.
+
+        Amplitudes are those of line sources, which waves in two dimensions have.
+        """
+        names = {field.name for field in fields(self)} & {field.name for field in fields(SurveyOptions)}
+        values: dict[str, Any] = {name: getattr(self, name) for name in names - {"shots", "receivers", "samples"}}
+        return SurveyOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
+
+    def fixed_options(self) -> dict[str, Any]:
+        """Return options of the survey that the application determines."""
+        return {}

@@ -1,0 +1,125 @@
+"""From the time steps of a propagator to the traces of a survey: samples, weights and a band of frequencies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from collops import DistributedArray, LinearOperator
+from collops.extend.arrays import Array
+from collops.extend.operators import filled
+from collops.seismic.waves import Propagator
+
+_ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
+
+
+class Recording(LinearOperator):
+    r"""The traces of a survey from all time steps of its shots: :math:`L W S`. Sends nothing.
+
+    S takes the samples, W weights them, such as by a mute, and L is a low-pass filter without phase.
+
+    Parameters
+    ----------
+    propagator : Propagator
+        Its range is the domain of this operator.
+    first, step : int
+        The time step of the first sample, and the number of time steps between samples.
+    weights : DistributedArray
+        Weights of the samples, of shape (shots, receivers, samples), split by shots: the layout of the range.
+
+    Attributes
+    ----------
+    traces : Layout
+        The range.
+    """
+
+    capturable = False
+
+    def __init__(self, propagator: Propagator, first: int, step: int, weights: Any) -> None:
+        self.traces = weights.layout
+        self._steps = slice(first, first + (self.traces.shape[2] - 1) * step + 1, step)
+        self._weights, self._response = weights, None
+        self._shape = propagator.range.local_shape(propagator.comm.rank)
+        super().__init__(propagator.range, weights.layout, propagator.dtype, propagator.comm)
+
+    def up_to(self, frequency: float | None, interval: float) -> Recording:
+        """Return the same without frequencies above `frequency` in hertz; None keeps all."""
+        other: Recording = object.__new__(Recording)
+        other.__dict__.update(self.__dict__)
+        if frequency is not None:
+            other._response = low_pass(frequency, self.traces.shape[2], interval)
+        return other
+
+    def scaled(self, factor: float) -> Recording:
+        """Return the same times a factor."""
+        other: Recording = object.__new__(Recording)
+        other.__dict__.update(self.__dict__)
+        other._weights = factor * self._weights
+        return other
+
+    def band_of(self, traces: Any) -> DistributedArray:
+        """Return traces of the range without the frequencies that this operator leaves out."""
+        return DistributedArray(self.traces, self.comm, self._limited(traces.local_array, traces.engine.xp))
+
+    def _limited(self, traces: Any, xp: Any) -> Any:
+        """Apply the low-pass filter, which is its own transpose, to traces of a rank."""
+        if self._response is None:
+            return traces
+        samples = traces.shape[-1]
+        spectrum = xp.fft.rfft(traces, 2 * samples, axis=-1) * xp.asarray(self._response)
+        return xp.fft.irfft(spectrum, 2 * samples, axis=-1)[..., :samples].astype(traces.dtype)
+
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
+        xp, weights = x.engine.xp, self._weights.local_array
+        if not adjoint:
+            return filled(out, self._limited(x.local_array[..., self._steps] * weights, xp))
+        steps = xp.zeros(self._shape, self.dtype)
+        steps[..., self._steps] = weights * self._limited(x.local_array, xp)
+        return filled(out, steps)
+
+
+def low_pass(frequency: float, samples: int, interval: float) -> np.ndarray:
+    """Return the response of a low-pass filter for traces that are padded with as many zeros as they have samples.
+
+    It is that of a Butterworth filter of order 4, applied forwards and backwards: a half at `frequency`.
+    """
+    return 1 / (1 + (np.fft.rfftfreq(2 * samples, interval) / frequency) ** (2 * _ORDER))
+
+
+def time_steps(interval: float, longest: float) -> int:
+    """Return the smallest number of time steps in a sampling interval that are at most `longest` seconds long."""
+    return max(1, math.ceil(interval / longest * (1 - 1e-9)))
+
+
+def wavelet_at_steps(taps: np.ndarray, step: int, before: int, steps: int) -> np.ndarray:
+    """Return a wavelet at `steps` time steps, `step` of them in a sampling interval, after `before` steps of zeros.
+
+    It is interpolated by a Fourier series, after padding with zeros.
+    """
+    samples = 2 * len(taps)
+    fine = np.fft.irfft(np.fft.rfft(taps, samples), samples * step) * step
+    wavelet = np.zeros(steps)
+    wavelet[before : before + len(fine)] = fine[: max(0, steps - before)]
+    return wavelet
+
+
+def line_source(traces: np.ndarray, times: np.ndarray, speed: float) -> np.ndarray:
+    r"""Convert traces of point sources to traces of lines across the section: :math:`v \sqrt{2 t} (t^{-1/2} * u)`.
+
+    Exact for the far field in a constant velocity v [1]_. `times` are increasing and regular, in seconds; samples are
+    along the last axis.
+
+    References
+    ----------
+    .. [1] Forbriger, T., Groos, L., and Schaefer, M., "Line-source simulation for shallow-seismic data. Part 1:
+       theoretical background", Geophysical Journal International 198, 1387-1404, 2014.
+    """
+    samples, interval = len(times), float(times[1] - times[0])
+    frequencies = np.fft.rfftfreq(4 * samples, interval)
+    frequencies[0] = frequencies[1] / 4  # the singularity at 0 is integrable
+    # The Fourier transform of t^(-1/2), for positive t.
+    response = np.sqrt(0.5 / frequencies) * np.exp(-0.25j * np.pi)
+    convolved = np.fft.irfft(np.fft.rfft(traces, 4 * samples, axis=-1) * response, 4 * samples, axis=-1)
+    return (speed * np.sqrt(2 * np.maximum(times, 0)) * convolved[..., :samples]).astype(traces.dtype)

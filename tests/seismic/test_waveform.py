@@ -1,0 +1,271 @@
+"""The commands that propagate waves, on any number of ranks: inversion, migration, checkpoints, files and the page."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collops
+from collops.errors import CheckpointError, InputError, Interrupted
+from collops.seismic.lsm import Problem
+from collops.seismic.segy import SegyFile
+from collops.seismic.survey import Geometry as SurveyGeometry
+from collops.seismic.survey import Grid, Survey
+from collops.seismic.waveform import fwi, lsrtm, rtm
+from collops.seismic.waveform.imaging import born, illumination, reflections
+from collops.seismic.waveform.inversion import Changes, Objective
+from collops.seismic.waveform.misfits import MISFITS
+from collops.seismic.waveform.problem import _set_up, prepare
+from collops.seismic.waves import Propagator
+from collops.solvers.nonlinear import lbfgs
+from tests.apps.jobs import group_of, job_numbers, job_of
+
+SMALL: dict[str, Any] = {"nx": 18, "nz": 14, "shots": 3, "receivers": 7, "samples": 24, "layers": 0, "order": 2}
+SMALL |= {"smooth": 60.0, "dtype": "float64", "engine": "numpy", "frequency": 22.0}
+
+
+@pytest.fixture(autouse=True)
+def without_compilation(monkeypatch):
+    """Propagate small waves in plain NumPy."""
+    plain = functools.partial(Propagator, kernels="numpy")
+    monkeypatch.setattr("collops.seismic.waveform.problem.Propagator", plain)
+    monkeypatch.setattr("collops.seismic.lsm.regularisation._PROBES", 2)
+
+
+@pytest.mark.parametrize(("misfit", "smooth"), [(name, None) for name in MISFITS] + [("waveform", 30.0)])
+def test_gradients_are_those_of_the_misfit(comm, misfit, smooth):
+    job = job_of(fwi.Options(**SMALL), comm)
+    waves = prepare(job)
+    velocity, rng = waves.problem.velocity, np.random.default_rng(0)
+    recording = waves.recording.up_to(15.0, 0.004)
+    changes = Changes(job, waves, velocity, np.where(waves.water, 0.0, 0.5), (1400.0, 5000.0), smooth)
+    objective = Objective(waves.propagator, recording, recording.band_of(waves.observed), MISFITS[misfit], changes)
+    x, step = (waves.model(job, size * rng.standard_normal(velocity.shape)) for size in (20.0, 1e-2))
+
+    def value(x):
+        return 0.5 * float(objective.residual(x).norm()) ** 2
+
+    gradient = objective.jacobian(x).adjoint(objective.residual(x))
+    assert float(gradient.dot(step)) == pytest.approx((value(x + step) - value(x - step)) / 2, rel=1e-4)
+    assert objective.jacobian(x).dottest(rtol=1e-9)
+    assert (gradient.gather()[waves.water] == 0).all() == (smooth is None)  # smooth updates end at the seabed
+    assert (changes.velocity(x).gather()[waves.water] == velocity[waves.water]).all()
+
+
+def test_velocities_stay_within_their_bounds(comm):
+    job = job_of(fwi.Options(**SMALL), comm)
+    waves = prepare(job)
+    velocity = waves.problem.velocity
+    bounds = float(velocity.min()), float(velocity.max())
+    for smooth in (None, 30.0):
+        changes = Changes(job, waves, velocity, 1.0 * ~waves.water, bounds, smooth)
+        x = waves.model(job, np.full(velocity.shape, 900.0))
+        if changes.upper is not None:
+            np.testing.assert_allclose((velocity + changes.upper.gather())[~waves.water], bounds[1])
+            np.testing.assert_allclose((velocity + changes.lower.gather())[~waves.water], bounds[0])
+            continue
+        reached = changes.velocity(x).gather()
+        assert reached.max() == bounds[1] and (reached[waves.water] == velocity[waves.water]).all()
+        clipped = changes.derivative(x).forward(changes.start + 1.0).gather() == 0
+        np.testing.assert_array_equal(clipped[~waves.water], (reached == bounds[1])[~waves.water])
+
+
+def test_it_is_the_inversion_of_the_propagator(comm, folder):
+    options = fwi.Options(**SMALL, bands="all", iterations=3, depth_power=0.0, out=str(folder / "out"))
+    numbers = job_numbers(fwi.run, options, comm)
+    group, waves = group_of(folder, "out"), prepare(job_of(options, comm), None, 1.25)
+    assert numbers["iterations"] == 3 and numbers["bands"] == ["all"]
+    # The same by the interface of the propagator.
+    F, start, water = waves.propagator, waves.problem.velocity, waves.water
+    ends = np.where(water, start, 0.9 * start.min()), np.where(water, start, 1.25 * start.max())
+    lower, upper, x0 = (collops.from_global(values, layout=F.domain, comm=comm) for values in (*ends, start))
+
+    below = collops.Diagonal(collops.from_global(1.0 * ~water, layout=F.domain, comm=comm))
+
+    class Sampled:
+        def residual(self, x):
+            return waves.recording.forward(F(x)) - waves.observed
+
+        def jacobian(self, x):
+            return waves.recording @ F.jacobian(x) @ below
+
+    result = lbfgs(Sampled(), x0, niter=3, lower=lower, upper=upper, tol=0.0)
+    np.testing.assert_allclose(group["model"][...], result.x.gather(), rtol=1e-7)
+    assert numbers["model_error_reduction"] < 1 and numbers["residual_reduction"] < 0.9
+    truth, model = group["truth"][...], group["model"][...]
+    assert numbers["relative_error"] == pytest.approx(np.linalg.norm(model - truth) / np.linalg.norm(truth), rel=1e-6)
+    residual = np.linalg.norm(group["data_residual"][...]) / np.linalg.norm(group["data"][...])
+    assert numbers["data_misfit"] == pytest.approx(residual, rel=1e-4)
+
+
+def interrupted_in_the_second_band():
+    """Return a solver of which the second run is stopped by a signal after one iteration."""
+    runs = []
+
+    def solver(problem, x0, **options):
+        runs.append(options.pop("checkpoint"))
+        if len(runs) == 2:
+            raise Interrupted(runs[1], 1, 15)
+        return lbfgs(problem, x0, **options)
+
+    return solver
+
+
+def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
+    options, completed = fwi.Options(**SMALL, bands="10,all", iterations=2), []
+    with monkeypatch.context() as patch:
+        patch.setattr("collops.apps.interruption.complete", lambda: completed.append(True))
+        job_numbers(fwi.run, replace(options, out=str(folder / "whole")), comm)
+    assert completed == [True]  # between the bands, a signal ends the job
+    safe = replace(options, out=str(folder / "out"), checkpoint=str(folder / "saved"), every="1", resume=True)
+    jacobian = Objective.jacobian
+
+    def killed(self, x):
+        if any(folder.glob("saved/band-2/iteration-*")):  # in the second iteration of the second band
+            raise RuntimeError("killed")
+        return jacobian(self, x)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(Objective, "jacobian", killed)
+        job_numbers(fwi.run, safe, comm)
+    assert safe.resumes()
+    numbers = job_numbers(fwi.run, safe, comm)
+    assert numbers["resumed_from"] == 3 and numbers["iterations"] == 4
+    for name in ("model", "residual_norms", "data_residual"):
+        expected, found = (group_of(folder, out)[name][...] for out in ("whole", "out"))
+        np.testing.assert_array_equal(found, expected)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="after iteration 3; resume from saved"):
+        patch.setattr(fwi, "lbfgs", interrupted_in_the_second_band())
+        fwi.invert(job_of(replace(options, checkpoint="saved"), comm), prepare(job_of(options, comm)), (1400.0, 5000.0))
+    for other in ({"noise": 0.5}, {"misfit": "envelope"}):
+        with pytest.raises(CheckpointError, match="cannot be resumed"):
+            job_numbers(fwi.run, replace(safe, **other), comm)
+
+
+def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
+    job = job_of(rtm.Options(**SMALL), comm)
+    waves = prepare(job)
+    operator, data = born(job, waves), reflections(job, waves)
+    assert operator.dottest(rtol=1e-10)
+    change = waves.model(job, np.where(waves.water, 0.0, np.random.default_rng(0).standard_normal(waves.grid.shape)))
+    smooth = waves.problem.velocity
+    up, down = (waves.modelled(job, smooth + sign * change.gather()) for sign in (0.01, -0.01))
+    expected = float(((up - down) / 0.02).dot(data))
+    assert float(operator.adjoint(data).dot(change)) == pytest.approx(expected, rel=1e-5)
+
+    numbers = job_numbers(rtm.run, rtm.Options(**SMALL, laplacian=True, out=str(folder / "rtm")), comm)
+    shown = group_of(folder, "rtm")
+    assert (illumination(job, operator) >= 0).all() and shown["illumination"][...].max() == 1
+    np.testing.assert_allclose(shown["adjoint_image"][...], operator.adjoint(data).gather(), rtol=1e-9, atol=1e-12)
+    least = job_numbers(lsrtm.run, lsrtm.Options(**SMALL, iterations=5, out=str(folder / "out")), comm)
+    found = group_of(folder, "out")
+    assert (found["image"][...][waves.water] == 0).all()
+    predicted = operator.forward(waves.model(job, found["image"][...]))
+    misfit = float((data - predicted).norm()) / float(data.norm())
+    assert least["misfit"] == pytest.approx(misfit, rel=1e-6)
+    assert misfit == pytest.approx(least["residual_reduction"], rel=1e-6)
+    assert misfit < 0.8 * numbers["residual_reduction"] < 0.8
+    # Without damping, a solution of least squares is orthogonal to the adjoint of the residual.
+    assert float(operator.adjoint(data - predicted).norm()) < 0.3 * float(operator.adjoint(data).norm())
+
+
+@pytest.mark.usefixtures("with_pictures")
+def test_a_survey_from_a_file_gives_the_same(comm, folder):
+    survey, sizes = folder / "survey.sgy", {"iterations": 1, "bands": "all"}
+    written = fwi.Options(**SMALL, **sizes, noise=0.1, write_survey=str(survey), out=str(folder / "made"))
+    job_numbers(fwi.run, written, comm)
+    shared = {name: SMALL[name] for name in ("layers", "order", "dtype", "engine")}
+    shared |= {"survey": str(survey), "velocity": str(survey.with_suffix(".npy")), "water_depth": 33.0, "outliers": 0.0}
+    # The time step is that of the largest velocity, which only the synthetic survey knows.
+    fastest = float(group_of(folder, "made").attrs["time_step"])
+    numbers = job_numbers(fwi.run, fwi.Options(**shared, **sizes, out=str(folder / "out")), comm)
+    assert numbers["frequency"] == 22.0 and numbers["relative_error"] is None and numbers["time_step"] == fastest
+    made, read = group_of(folder, "made"), group_of(folder, "out")
+    np.testing.assert_allclose(read["start"][...], made["start"][...], rtol=1e-6)
+    np.testing.assert_array_equal(read["data"][...], made["data"][...])
+    np.testing.assert_allclose(read["model"][...], made["model"][...], rtol=1e-4)
+    model = SegyFile.inspect(folder / "out" / "model.sgy")
+    np.testing.assert_allclose(model.read(np.arange(18)), read["model"][...], rtol=1e-6)
+    text = (folder / "out" / "result.html").read_text()
+    (payload,) = re.findall(r'<script type="application/json" id="fields">(.*?)</script>', text)
+    content = json.loads(payload)
+    assert content["speeds"] == ["start", "model"] and content["images"].keys() == {"start", "model", "update"}
+    assert "<title>Full-waveform inversion" in text and "explained by the velocity" in text
+    assert sorted(path.name for path in (folder / "out" / "shots").iterdir()) == ["0.js", "1.js", "2.js"]
+
+    # The wavelet of data from elsewhere is unknown: sources are points, the direct wave is muted or scaled.
+    elsewhere = fwi.Options(**shared, **sizes, misfit="correlation", out=str(folder / "other"), frequency=22.0)
+    foreign = replace(prepare(job_of(elsewhere, comm)), own=False)
+    scaled = fwi.calibrate(job_of(elsewhere, comm), replace(foreign, recording=foreign.recording.scaled(1 / 3)))
+    best = fwi.calibrate(job_of(elsewhere, comm), foreign)
+    both = [w.modelled(job_of(elsewhere, comm), foreign.problem.velocity).gather() for w in (scaled, best)]
+    np.testing.assert_allclose(*both, rtol=1e-9, atol=1e-12)
+    assert reflections(job_of(elsewhere, comm), foreign) is foreign.observed
+    with pytest.raises(InputError, match="do not correlate"):
+        fwi.calibrate(job_of(elsewhere, comm), replace(foreign, observed=-1.0 * foreign.observed))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("command", "options", "reason"),
+    [
+        (fwi, {"bands": "8,4"}, "--bands must be increasing"),
+        (fwi, {"bands": "low"}, "--bands must be increasing"),
+        (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
+        (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
+        (fwi, {"order": 3}, "--order must be 2, 4"),
+        (fwi, {"profile": True}, "--profile divides"),
+        (fwi, {"velocity": "1500"}, "--velocity is for recorded data"),
+        (fwi, {"survey": "line.sgy"}, "needs a velocity"),
+        (fwi, {"survey": "line.sgy", "velocity": "1500"}, "line.sgy does not exist"),
+        (fwi, {"survey": "line.sgy", "shots": 3, "velocity": "1500"}, "--shots is for synthetic data"),
+        (rtm, {"iterations": 3}, "--iterations must be 1: migration"),
+        (rtm, {"checkpoint": "saved"}, "--checkpoint is for solvers"),
+        (lsrtm, {"precondition": "hope"}, "--precondition must be one of none, illumination"),
+    ],
+)
+def test_options_that_make_no_sense(command, options, reason):
+    with pytest.raises(InputError, match=re.escape(reason)):
+        command.Options(**options).check()
+
+
+def test_models_that_make_no_sense(comm):
+    with pytest.raises(InputError, match="the velocity to begin with is 1500 to"):
+        options = fwi.Options(**SMALL, min_velocity=1600.0)
+        fwi.bounds_of(options, prepare(job_of(options, comm)))
+    with pytest.raises(InputError, match="less than the depth of the grid, 260 m, not 5000 m"):
+        prepare(job_of(rtm.Options(**SMALL, water_depth=5000.0), comm))
+    high: dict[str, Any] = SMALL | {"frequency": 24.0}
+    job = job_of(rtm.Options(**high), comm)
+    prepare(job)
+    listener: Any = job.listener
+    assert any("waves are dispersed" in warning for warning in listener.warnings)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.02, -0.2])
+def test_shots_have_their_own_receivers_and_records_any_start(comm, start):
+    grid, options = Grid(16, 12, 20.0, 20.0, x0=500.0), rtm.Options(**SMALL)
+    sources = np.array([[540.0, 700.0], [40.0, 60.0]])
+    groups = [np.array([[600.0, 650.0, 720.0], [20.0, 40.0, 20.0]]), np.array([[560.0, 640.0], [20.0, 20.0]])]
+    velocity = np.full(grid.shape, 2000.0)
+    parts = []
+    for begin, chosen in ((start, [0, 1]), (0.0, [0]), (0.0, [1])):
+        shots = SurveyGeometry(sources[:, chosen], [groups[shot] for shot in chosen], 30, 0.004, begin)
+        problem = Problem(Survey(shots, comm), grid, velocity, None, "eikonal", 18.0)
+        none = [np.zeros(shots.trace_shape(shot)) for shot in problem.survey.shots]
+        waves = _set_up(job_of(options, comm), problem, 2000.0, none, [part + 1 for part in none], True)
+        own = waves.by_shot(job_of(options, comm), waves.modelled(job_of(options, comm), velocity))
+        parts.append([shot for shots in comm.allgather_metadata([shot.tolist() for shot in own]) for shot in shots])
+    together, *alone = parts
+    shift = round(start / 0.004)
+    for found, (expected,) in zip(together, alone, strict=True):
+        found, expected = np.array(found), np.array(expected)
+        assert found.shape == expected.shape
+        late = found[:, : 30 - shift] if shift > 0 else found[:, -shift:]
+        np.testing.assert_allclose(late, expected[:, max(shift, 0) :][:, : late.shape[1]], rtol=1e-9, atol=1e-12)
