@@ -133,11 +133,6 @@ class Objective:
         The attribute :math:`\phi`, from ``MISFITS``.
     changes : Changes
         From unknowns to velocities.
-
-    Attributes
-    ----------
-    data_norm, velocity_norm, wavelet_norm : float
-        Norms of :math:`\phi(d)`, of the velocity to begin with, and of the wavelet.
     """
 
     def __init__(
@@ -153,10 +148,6 @@ class Objective:
         self._misfit = misfit
         self._target = misfit(self._observed, self._observed, self._xp).values
         self._last: tuple[Any, Attribute] | None = None
-        # Numbers of the problem, by which a checkpoint recognises it.
-        self.data_norm = float(self._traces(self._target).norm())
-        self.velocity_norm = float(changes.velocity(changes.start).norm())
-        self.wavelet_norm = float(np.linalg.norm(np.asarray(propagator.geometry.wavelet)))
 
     def residual(self, x: Any) -> DistributedArray:
         """Return the difference of the attributes. Collective."""
