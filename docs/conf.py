@@ -65,11 +65,14 @@ html_js_files = [("collops.js", {"defer": "defer"})]
 html_copy_source = False
 html_show_sphinx = False
 
+# Examples that need a package which building the pages does not: they are shown, and run where the package is.
+needed = {"learn_": "jax", "devito_": "devito", "deepwave_": "deepwave"}
+shown_only = "".join(f"(?!{name})" for name, package in needed.items() if find_spec(package) is None)
+
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    # What learns needs JAX, which is no small thing to install for a picture: it is shown, and run where JAX is.
-    "filename_pattern": r"/\w+\.py$" if find_spec("jax") else r"/(?!learn_)\w+\.py$",
+    "filename_pattern": rf"/{shown_only}\w+\.py$",
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,

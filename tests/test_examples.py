@@ -13,6 +13,8 @@ from tests.launch import run_ranks
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # The largest error that each may end with, as printed in its last line.
 ERRORS = {
+    "deepwave_migration": 0.5,
+    "devito_migration": 0.5,
     "full_waveform_inversion": 0.75,
     "learn_wavelet": 0.2,
     "least_squares_migration": 0.4,
@@ -41,7 +43,8 @@ pytestmark = pytest.mark.serial
 
 
 def needs_what_is_missing(name: str) -> bool:
-    return name.startswith("learn") and importlib.util.find_spec("collops_native") is None
+    package = {"learn": "collops_native", "devito": "devito", "deepwave": "deepwave"}.get(name.partition("_")[0])
+    return package is not None and importlib.util.find_spec(package) is None
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def test_it_is_short(name):
 @pytest.mark.parametrize("name", ERRORS)
 def test_it_finds_what_it_looks_for(name, said):
     if needs_what_is_missing(name):
-        pytest.skip("messages of JAX arrays need the native library")
+        pytest.skip("needs the native library of JAX arrays, Devito or deepwave, which is not installed")
     errors = [float(re.search(r"error (\d\.\d+)", line)[1]) for line in said[name]]
     assert errors[-1] < ERRORS[name]
     # Only one rank speaks, and the better way comes last.

@@ -211,3 +211,22 @@ def test_products_have_the_precision_of_single_precision(comm):
             )
             expected, values = getattr(double, way)(x).gather(), np.asarray(getattr(single, way)(y).gather())
             assert np.linalg.norm(values - expected) < 5e-6 * np.linalg.norm(expected), (type(double).__name__, way)
+
+
+def test_waves(comm):
+    """Traces and the image of the host, in single precision; density has steps of its own."""
+    from collops.seismic.waves import Propagator
+    from tests.seismic.test_waves import arrays_of, small
+
+    for density in (None, np.linspace(1000.0, 2000.0, 17 * 14).reshape(17, 14)):
+        F = Propagator(*small(2, 4), density=density, kernels="numpy", comm=comm)
+        velocity, _, data = arrays_of(F)
+        on_device, residual = (
+            collops.from_global(x.gather().astype(np.float32), layout=x.layout, engine="jax", comm=comm)
+            for x in (velocity, data)
+        )
+        pairs = [(F(on_device), F(velocity))]
+        pairs.append((F.jacobian(on_device).adjoint(residual), F.jacobian(velocity).adjoint(data)))
+        for found, expected in pairs:
+            values = expected.gather()
+            assert np.linalg.norm(np.asarray(found.gather()) - values) < 1e-4 * np.linalg.norm(values)

@@ -7,3 +7,4 @@ from collops.jax.exchange import checked_status as checked_status
 from collops.jax.exchange import exchange_p as exchange_p
 from collops.jax.exchange import messages as messages
 from collops.jax.exchange import with_derivative as with_derivative
+from collops.jax.order import jit as jit

@@ -10,6 +10,7 @@ from collops.solvers import proximal as proximal
 from collops.solvers import solve as solve
 from collops.solvers.iterative_thresholding import prepare as prepare
 from collops.solvers.method import not_finite as not_finite
+from collops.solvers.nonlinear import jax_problem as jax_problem
 from collops.solvers.nonlinear import lbfgs as lbfgs
 from collops.solvers.problem import check_number as check_number
 from collops.solvers.problem import check_problem as check_problem

@@ -12,8 +12,10 @@ from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.inversion import WaveformMisfit
 from collops.seismic.waves.layers import Layers
 from collops.seismic.waves.propagator import Propagator
+from collops.seismic.waves.shot_shares import share_by_cost
 from collops.seismic.waves.stencil import largest_step, phase_velocity
 from collops.seismic.waves.storage import Storage
+from collops.seismic.waves.wavelet import WaveletModelling
 
 __all__ = [
     "Born",
@@ -23,6 +25,8 @@ __all__ = [
     "Propagator",
     "Storage",
     "WaveformMisfit",
+    "WaveletModelling",
     "largest_step",
     "phase_velocity",
+    "share_by_cost",
 ]

@@ -73,8 +73,8 @@ class Born(LinearOperator):
     def _linearised(self, change: LocalArray) -> LocalArray:
         modelling = self._modelling
         tile, traces = modelling.tile, modelling.no_traces(self._engine)
-        factor = 2 * self._velocity * modelling.geometry.interval**2
-        scattering = (factor * tile.extend(change, self._engine.xp)).astype(self.dtype)
+        slope = modelling.slope(self._velocity)
+        scattering = (slope * tile.extend(change, self._engine.xp)).astype(self.dtype)
         if tile.surface:
             scattering[..., 0] = 0
         for number, shot in enumerate(modelling.shots):

@@ -13,7 +13,7 @@ import numpy as np
 from collops import Layout
 from collops.errors import InputError, LayoutError
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.layers import Layers, profile
+from collops.seismic.waves.layers import Absorption, Layers, profile
 from collops.seismic.waves.stencil import ORDERS, first_derivative, largest_step, second_derivative
 
 RADIUS = 4
@@ -215,8 +215,8 @@ class Tile:
         first = first_derivative(self.grid.order) / spacing[:, np.newaxis]
         return second[:, 0].astype(dtype), second[:, 1:].astype(dtype), first.astype(dtype)
 
-    def slabs(self, interval: float, velocity: float, frequency: float, dtype: np.dtype) -> list[Slab]:
-        """Return the slabs of this tile; parameters as for :class:`Layers`, with the time step in seconds."""
+    def slabs(self, absorption: Absorption, dtype: np.dtype) -> list[Slab]:
+        """Return the slabs of this tile."""
         half, slabs, offset = self.grid.order // 2, [], 0
         for axis, spacing, ends in zip(self.axes, self.grid.spacing, self.ends, strict=True):
             n = self.inner[axis]
@@ -228,7 +228,7 @@ class Tile:
                 begin, end = zone[0] - half, zone[1] + half
                 a, b = np.zeros((2, end - begin), dtype)
                 stored = slice(layer[0] - begin, layer[1] - begin)
-                inwards = profile(width, spacing, interval, velocity, frequency)
+                inwards = profile(width, spacing, absorption)
                 a[stored], b[stored] = (values[:: -1 if low else 1] for values in inwards)
                 shape = tuple(end - begin if a_ == axis else m for a_, m in enumerate(self.inner))
                 slabs.append(Slab(axis, zone, begin, shape, offset, a, b))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from collops import Communicator, ExchangePlan, Layout
-from collops.extend.arrays import Box, transfers
+from collops.extend.arrays import Box, LocalArray, transfers
 from collops.seismic.waves.grid import Tile
 
 
@@ -45,9 +43,9 @@ class TileHalos:
         ]
         self._plan = ExchangePlan(comm, sends, receives, travels=moves.travels)
 
-    def __call__(self, field: np.ndarray) -> None:
-        """Fill the halo of a field, in place. Collective: one exchange."""
-        self._plan(field, field)
+    def __call__(self, field: LocalArray) -> LocalArray:
+        """Return a field with its halo filled, in place unless it is an array of JAX. Collective: one exchange."""
+        return self._plan(field, field)
 
 
 def _moved(box: Box, by: tuple[int, ...]) -> Box:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,14 +64,25 @@ class Layers:
                 raise InputError(f"the {name} of absorbing layers must be a positive number, not {value!r}")
 
 
+class Absorption(NamedTuple):
+    """Parameters of layers: time step in seconds, velocity in metres per second, and dominant frequency in hertz."""
+
+    interval: float
+    velocity: float
+    frequency: float
+
+
 def profile(
-    width: int, spacing: float, interval: float, velocity: float, frequency: float
+    width: int, spacing: float, absorption: Absorption, staggered: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `a` and `b` of the recursion for the points of a layer, the innermost first."""
-    depth = np.arange(1, width + 1) / max(width, 1)
-    damping = -(_POWER + 1) * velocity * math.log(_REFLECTION) / (2 * max(width, 1) * spacing) * depth**_POWER
-    shift = math.pi * frequency * (1 - depth)
-    b = np.exp(-(damping + shift) * interval)
+    """Return `a` and `b` of the recursion for the points of a layer, or its width + 1 half points, innermost first."""
+    points = np.minimum(np.arange(width + 1) + 0.5, width) if staggered else np.arange(1, width + 1)
+    depth = points / max(width, 1)
+    damping = (
+        -(_POWER + 1) * absorption.velocity * math.log(_REFLECTION) / (2 * max(width, 1) * spacing) * depth**_POWER
+    )
+    shift = math.pi * absorption.frequency * (1 - depth)
+    b = np.exp(-(damping + shift) * absorption.interval)
     return damping / (damping + shift) * (b - 1), b
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
@@ -17,10 +18,12 @@ from collops.extend.communication import collective_errors, communicator_or_worl
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, threads_of_rank
+from collops.seismic.real_numbers import finite_array
+from collops.seismic.waves.density_steps import largest_wavenumber
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
-from collops.seismic.waves.layers import mean_frequency
+from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import Shot
 from collops.seismic.waves.storage import Storage
 
@@ -40,6 +43,10 @@ class Modelling:
         The ranks with the same tile, one of each group.
     shares : list of range
         The shots of each group.
+    memory : int or None
+        Bytes for wavefields.
+    density : numpy.ndarray or None
+        The density on the tile, in double precision, if it varies.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Modelling:
         *,
         tiles: Sequence[int] | None,
         dtype: DTypeLike,
+        density: ArrayLike | None,
         memory: int | None,
         kernels: str | None,
         threads: int | None,
@@ -72,6 +80,8 @@ class Modelling:
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
             parts = [Tile(grid, layout, rank) for rank in range(count)]
             self.tile = parts[comm.rank % count]
+            self.density = None if density is None else _checked_density(density, self.tile, count)
+            self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
             self.storage = self._storage(parts, memory)
             checked_kernels(kernels)
         self._kernels, self._threads = kernels, shared_threads if threads is None else threads
@@ -83,12 +93,15 @@ class Modelling:
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
         self._fill = TileHalos(parts, layout, self._group) if count > 1 else None
+        self.memory = memory
 
     def velocity(self, model: DistributedArray) -> LocalArray:
         """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
         check_supported(model, "the model")
         if model.layout is not self.domain or model.comm is not self.comm:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
+        if self.density is not None:
+            check_host(model, "with variable density the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
         invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
@@ -97,7 +110,7 @@ class Modelling:
         with raised_together():
             if invalid:
                 raise InputError("velocities must be positive and finite")
-            longest, interval = self.grid.largest_step(float(largest)), self.geometry.interval
+            longest, interval = self._largest_step(float(largest)), self.geometry.interval
             if interval > longest:
                 raise InputError(
                     f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
@@ -108,17 +121,29 @@ class Modelling:
     def march(self, velocity: LocalArray) -> Any:
         """Return the time loops for a velocity on the tile, in its memory."""
         engine = engine_of(velocity)
-        loops, slabs = _loops_of(engine), self._slabs(self.tile)
+        loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
-            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, self._kernels, self._threads)
-        c = engine.xp.square(velocity * self.geometry.interval).astype(self.dtype)
+            medium = () if self.density is None else ((self.density, self.absorption),)
+            options = self._kernels, self._threads
+            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *medium)
+        c = engine.xp.square(velocity * self.geometry.interval)
+        c = (c if self.density is None else self.density * c).astype(self.dtype)
         if self.tile.surface:
             c[..., 0] = 0
         return loops.March(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
-        """Return a shot on the tile."""
-        return Shot.create(self.geometry, number, self.tile, self.dtype)
+        """Return a shot on the tile. With a variable density its source is divided by the density at its points."""
+        shot = Shot.create(self.geometry, number, self.tile, self.dtype)
+        if self.density is None:
+            return shot
+        buoyancy = (1 / self.density.reshape(-1)[shot.source_points]).astype(self.dtype)
+        return replace(shot, source=shot.source * buoyancy)
+
+    def slope(self, velocity: LocalArray) -> LocalArray:
+        """Return the derivative of c with respect to the velocity."""
+        slope = 2 * velocity * self.geometry.interval**2
+        return slope if self.density is None else self.density * slope
 
     def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
@@ -128,14 +153,31 @@ class Modelling:
         """Return the traces of all tiles. Collective."""
         return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
 
+    def fill(self, field: LocalArray) -> LocalArray:
+        """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
+        return field if self._fill is None else self._fill(field)
+
+    @property
+    def slabs(self) -> list[Slab]:
+        """The layers of this rank's tile."""
+        return self._slabs(self.tile)
+
     def _slabs(self, tile: Tile) -> list[Slab]:
+        return tile.slabs(self.absorption, self.dtype)
+
+    @property
+    def absorption(self) -> Absorption:
+        """The parameters of the layers."""
         layers, interval = self.grid.layers, self.geometry.interval
         velocity, frequency = layers.velocity, layers.frequency
         if velocity is None:
             velocity = self.grid.largest_step(1.0) / interval  # for which this step is the longest stable one
         if frequency is None:
             frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
-        return tile.slabs(interval, velocity, frequency, self.dtype)
+        return Absorption(interval, velocity, frequency)
+
+    def _largest_step(self, velocity: float) -> float:
+        return self.grid.largest_step(velocity) if self._wavenumber is None else 2 / (velocity * self._wavenumber)
 
     def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
@@ -154,6 +196,25 @@ def check_supported(array: object, what: str) -> None:
     _loops_of(array.engine)
     if array.dtype.kind == "c":
         raise UnsupportedTypeError(f"{what} must be real, not of {array.dtype}")
+
+
+def check_host(array: object, what: str) -> None:
+    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy."""
+    check_supported(array, what)
+    if isinstance(array, DistributedArray) and array.engine.memory != "host":
+        raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
+
+
+def _checked_density(density: ArrayLike, tile: Tile, tiles: int) -> np.ndarray:
+    """Return the density on the tile in double precision."""
+    values = finite_array("the density", density)
+    if values.shape != tile.grid.shape:
+        raise InputError(f"the density must have the shape {tile.grid.shape} of the grid, not {values.shape}")
+    if not (values > 0).all():
+        raise InputError("densities must be positive")
+    if tiles > 1:
+        raise InputError(f"waves with a variable density need undivided grids, not {tiles} tiles")
+    return tile.extend(values)
 
 
 def _elements(slabs: list[Slab]) -> int:

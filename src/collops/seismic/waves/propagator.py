@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import DTypeLike
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
-from collops import Communicator, DistributedArray
+from collops import Communicator, DistributedArray, LinearOperator
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
-from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.wavelet import WaveletModelling
+
+if TYPE_CHECKING:
+    from collops.seismic.waves.jax_program import Program
 
 
 class Propagator:
@@ -30,9 +38,12 @@ class Propagator:
         that all ranks share the shots.
     dtype : dtype
         float32 or float64, of fields and data.
+    density : array, optional
+        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default. It needs undivided grids.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
+        For models of JAX, the time loop is divided into nested loops instead.
     kernels : {"numba", "numpy"}, optional
         For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
         slower. Without Numba, plain NumPy is the default, with a warning.
@@ -66,6 +77,15 @@ class Propagator:
     with central differences: leapfrog in time, and the order of the grid in space. Sample n is the pressure at time
     :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
 
+    With a density :math:`\rho` the pressure solves
+
+    .. math::
+        \frac{1}{\rho v^2} \partial_t^2 u = \nabla \cdot \left(\frac{1}{\rho} \nabla u\right)
+        + \frac{w(t)}{\rho}\, \delta(x - x_s)
+
+    on a staggered grid, so that a constant density changes nothing but the rounding and the dispersion. Between points
+    the mean of both buoyancies counts: the scheme is of second order in space where the density varies.
+
     Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, and each shot on
     several tiles one allreduce of its traces.
 
@@ -88,14 +108,17 @@ class Propagator:
         *,
         tiles: Sequence[int] | None = None,
         dtype: DTypeLike = "float32",
+        density: ArrayLike | None = None,
         memory: int | None = None,
         kernels: str | None = None,
         threads: int | None = None,
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
-        options = {"tiles": tiles, "dtype": dtype, "memory": memory, "kernels": kernels, "threads": threads}
+        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
+        options |= {"memory": memory, "kernels": kernels, "threads": threads}
         self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
+        self._options = options
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self.shots, self.storage = modelling.shots, modelling.storage
@@ -109,24 +132,64 @@ class Propagator:
         Parameters
         ----------
         model : DistributedArray
-            Velocities in metres per second, in the layout ``domain``, of NumPy or CuPy. Traces are in the same memory.
+            Velocities in metres per second, in the layout ``domain``, of NumPy, CuPy or JAX, as are the traces. JAX can
+            differentiate and compile the call; velocities are not checked in traced functions.
 
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or of another engine.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy and the density
+            varies; if it is of JAX without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """
         modelling = self._modelling
+        if isinstance(model, DistributedArray) and model.engine.traced:
+            return self._program(model)
         march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))
 
-    def jacobian(self, model: DistributedArray) -> Born:
+    def jacobian(self, model: DistributedArray) -> LinearOperator:
         """Return the derivative of the traces at a model, a linear operator. Collective.
 
         Parameters and exceptions as for :meth:`__call__`.
         """
+        if isinstance(model, DistributedArray) and model.engine.traced:
+            return self._program.jacobian(model)
         return Born(self._modelling, model)
+
+    def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
+        """Return the traces at a model as a linear function of the wavelet. Collective.
+
+        A solver then finds the wavelet of recorded traces. Modelling takes as long as one call of the propagator.
+
+        Parameters
+        ----------
+        model : DistributedArray
+            As for :meth:`__call__`, of NumPy.
+        common : bool
+            Whether all shots have the same wavelet, shape (samples,); otherwise each has its own, (shots, samples).
+
+        Raises
+        ------
+        LayoutError, UnsupportedTypeError, InputError
+            As for :meth:`__call__`, or if the model is not of NumPy.
+        """
+        check_host(model, "the model")
+        grid, absorption = self.grid, self._modelling.absorption
+        # The layers must not depend on the wavelet.
+        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency or None)
+        impulse = np.zeros(self.geometry.shape[2])
+        impulse[0] = 1
+        geometry = replace(self.geometry, wavelet=impulse)
+        other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **self._options)
+        return WaveletModelling(self._modelling, other(model), common)
+
+    @cached_property
+    def _program(self) -> Program:
+        """The form for arrays of JAX. Collective at its first use."""
+        from collops.seismic.waves.jax_program import Program
+
+        return Program(self._modelling)

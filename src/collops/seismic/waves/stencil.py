@@ -40,6 +40,22 @@ def first_derivative(order: int) -> np.ndarray:
     return np.array([(-1) ** (k + 1) * f(half) ** 2 / (k * f(half - k) * f(half + k)) for k in range(1, half + 1)])
 
 
+def staggered_derivative(order: int) -> np.ndarray:
+    r"""Return the coefficients of :math:`u(x + (k - 1/2) h) - u(x - (k - 1/2) h)` for k = 1, 2, ..., with spacing 1.
+
+    Parameters and exceptions as for :func:`first_derivative`.
+
+    Examples
+    --------
+    >>> from collops.seismic.waves.stencil import staggered_derivative
+    >>> staggered_derivative(4).round(4)
+    array([ 1.125 , -0.0417])
+    """
+    n, f = _checked(order) // 2, math.factorial
+    odd = math.prod(range(1, 2 * n, 2)) ** 2 / 4 ** (n - 1)
+    return np.array([(-1) ** (k - 1) * odd / (f(n + k - 1) * f(n - k) * (2 * k - 1) ** 2) for k in range(1, n + 1)])
+
+
 def second_derivative(order: int) -> np.ndarray:
     r"""Return the coefficients of :math:`u(x)`, and of :math:`u(x + kh) + u(x - kh)` for k = 1, 2, ...
 

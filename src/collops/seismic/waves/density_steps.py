@@ -1,0 +1,265 @@
+"""Time steps with variable density, on a staggered grid: the reference of other forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.extend.arrays import LocalArray
+from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.layers import Absorption, profile
+from collops.seismic.waves.stencil import staggered_derivative
+
+_Index = tuple[slice, ...]
+
+
+class Recursion(NamedTuple):
+    """Coefficients of a memory variable, which vary along an axis, and the first of its points in an array."""
+
+    axis: int
+    a: np.ndarray
+    b: np.ndarray
+    start: tuple[int, ...]
+
+
+class _Layer(NamedTuple):
+    """A layer across an axis, with the recursions at half points of a flux and at points of the tile."""
+
+    axis: int
+    half: Recursion
+    full: Recursion
+
+
+class DensitySteps:
+    r"""One step of the leapfrog scheme with variable density on an undivided grid, and its transpose.
+
+    The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = \rho v^2 \Delta t^2` and :math:`w^n` is
+
+    .. math::
+        \sum_a D_a^- \left(\beta_a D_a^+ u^n\right)
+
+    with first derivatives from points to half points and back [1]_, and the mean :math:`\beta_a` of the buoyancies
+    :math:`1 / \rho` at both sides of a half point. In a layer, the memory variable :math:`\psi \gets b \psi + a \beta
+    D^+ u` is added to the flux :math:`\beta D^+ u`, and :math:`\zeta \gets b \zeta + a D^- (\beta D^+ u + \psi)` to its
+    derivative. The transposed scheme is propagated multiplied by c, as in the class ``Steps`` of NumPy. It has
+    :math:`t \gets b t + a \kappa`, the flux :math:`\phi = \beta D^+ (\kappa + t)`, :math:`r \gets b r + a \phi`, and
+    :math:`\sum D^- (\phi + r)` for the Laplacian.
+
+    Parameters
+    ----------
+    tile : Tile
+        All points of the grid.
+    slabs : sequence of Slab
+        Its layers.
+    dtype : numpy.dtype
+        float32 or float64.
+    threads : int
+        Ignored: NumPy computes on one thread.
+    density : numpy.ndarray
+        On the tile, in kg/m³.
+    absorption : Absorption
+        Parameters of the layers.
+
+    References
+    ----------
+    .. [1] Virieux, J., "SH-wave propagation in heterogeneous media: velocity-stress finite-difference method",
+       Geophysics 49(11), 1933-1942, 1984.
+    """
+
+    def __init__(
+        self,
+        tile: Tile,
+        slabs: Sequence[Slab],
+        dtype: np.dtype,
+        threads: int | None,
+        density: np.ndarray,
+        absorption: Absorption,
+    ) -> None:
+        self._tile, self._slabs, self._half = tile, slabs, tile.grid.order // 2
+        coefficients = staggered_derivative(tile.grid.order)
+        self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
+        self._buoyancy = {axis: _between(1 / density, axis).astype(dtype) for axis in tile.axes}
+        self._layers = [self._layer(slab, absorption, dtype) for slab in slabs]
+
+    def forward(
+        self,
+        u: np.ndarray,
+        before: np.ndarray,
+        memory: np.ndarray,
+        c: np.ndarray,
+        stored: np.ndarray | None = None,
+        scatter: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        """Replace the field `before` by the field after `u`; parameters as for :class:`Steps`."""
+        w, _, _ = self.laplacian(u, self._variables(memory[0], 1), self._variables(memory[1], 0))
+        self._leap(u, before, c, w)
+        if scatter is not None:
+            before[self._tile.box] += scatter[0] * scatter[1]
+        if stored is not None:
+            stored[...] = w
+
+    def adjoint(
+        self, u: np.ndarray, before: np.ndarray, memory: np.ndarray, c: np.ndarray, w: np.ndarray, image: np.ndarray
+    ) -> None:
+        """Replace `before` by the adjoint field at the time before `u`, and add `u` times `w` to `image`."""
+        image += u[self._tile.box] * w
+        r, t = self._variables(memory[0], 1), self._variables(memory[1], 0)
+        u, fluxes = self._mirrored(u), {}
+        for axis in self._tile.axes:
+            summed = u
+            for layer, own in self._across(axis, t):
+                summed = u.copy() if summed is u else summed
+                start = tuple(map(sum, zip(layer.full.start, self._tile.halo, strict=True)))
+                self._decayed(own, layer.full._replace(start=start), u, start, summed)
+            fluxes[axis] = self._flux(summed, axis)
+            for layer, own in self._across(axis, r):
+                self._decayed(own, layer.half, fluxes[axis], layer.half.start, fluxes[axis])
+            fluxes[axis] = self._closed(fluxes[axis], axis)
+        self._leap(u, before, c, self._divergence(fluxes))
+
+    def laplacian(
+        self, u: LocalArray, psi: list[LocalArray], zeta: list[LocalArray]
+    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
+        """Return the Laplacian with layers and the next memory variables, which are changed in place if possible."""
+        u, fluxes, psi, zeta = self._mirrored(u), {}, list(psi), list(zeta)
+        for axis in self._tile.axes:
+            flux = self._flux(u, axis)
+            for number, layer in enumerate(self._layers):
+                if layer.axis == axis:
+                    psi[number], flux = self._decayed(psi[number], layer.half, flux, layer.half.start, flux)
+            fluxes[axis] = self._closed(flux, axis)
+        total = self._divergence(fluxes)
+        for number, layer in enumerate(self._layers):
+            start = tuple(n + self._half * (axis == layer.axis) for axis, n in enumerate(layer.full.start))
+            change = self._difference(fluxes[layer.axis], start, zeta[number].shape, layer.axis)
+            zeta[number], total = self._decayed(zeta[number], layer.full, change, (0, 0, 0), total)
+        return total, psi, zeta
+
+    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: LocalArray) -> None:
+        own = before[self._tile.box]
+        own[...] = (2 * u[self._tile.box] - own) + c * w
+
+    def _mirrored(self, u: LocalArray) -> LocalArray:
+        """Return a field with its halo above a free surface."""
+        if not self._tile.surface:
+            return u
+        half = self._half
+        return self._replaced(u, (..., slice(half)), -u[..., 2 * half : half : -1])
+
+    def _flux(self, u: LocalArray, axis: int) -> LocalArray:
+        """Return the derivative times the buoyancy at the half points along an axis, with zeros before and after."""
+        flux = self._buoyancy[axis] * self._difference(u, self._tile.halo, self._buoyancy[axis].shape, axis)
+        width = self._half - 1
+        return self._padded(flux, [(width, width) if a == axis else (0, 0) for a in range(3)])
+
+    def _closed(self, flux: LocalArray, axis: int) -> LocalArray:
+        """Return a flux with its mirror image above a free surface."""
+        if not self._tile.surface or axis < 2:
+            return flux
+        half = self._half
+        return self._replaced(flux, (..., slice(half)), flux[..., 2 * half - 1 : half - 1 : -1])
+
+    def _divergence(self, fluxes: dict[int, LocalArray]) -> LocalArray:
+        """Return the sum of the derivatives of the fluxes at all points."""
+        total = None
+        for axis, flux in fluxes.items():
+            start = tuple(self._half if a == axis else 0 for a in range(3))
+            change = self._difference(flux, start, self._tile.inner, axis)
+            total = change if total is None else total + change
+        return total
+
+    def _across(self, axis: int, *variables: list[np.ndarray]) -> Iterator[tuple[Any, ...]]:
+        """Yield the layers across an axis with their memory variables."""
+        return (found for found in zip(self._layers, *variables, strict=True) if found[0].axis == axis)
+
+    def _difference(self, x: LocalArray, start: Sequence[int], shape: Sequence[int], axis: int) -> LocalArray:
+        """Return the staggered derivative; the n-th result is between the elements start + n - 1 and start + n."""
+        total = None
+        for k, weight in enumerate(self._weights[axis]):
+            after, before = (x[_box([s + by * (a == axis) for a, s in enumerate(start)], shape)] for by in (k, -k - 1))
+            term = weight * (after - before)
+            total = term if total is None else total + term
+        return total
+
+    def _decayed(
+        self, own: LocalArray, recursion: Recursion, drive: LocalArray, begin: Sequence[int], target: LocalArray
+    ) -> tuple[LocalArray, LocalArray]:
+        """Return the next memory variable, driven by values from `begin` on, and the target plus this variable."""
+        read, index = (_box(first, own.shape) for first in (begin, recursion.start))
+        value = recursion.b * own + recursion.a * drive[read]
+        return self._replaced(own, (...,), value), self._replaced(target, index, target[index] + value)
+
+    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
+        return np.pad(x, widths)
+
+    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
+        """Return an array with other values at an index, in place."""
+        x[index] = values
+        return x
+
+    def _variables(self, memory: np.ndarray, more: int) -> list[np.ndarray]:
+        """Return one memory variable of each layer as views: at half points if `more` is 1, else at points."""
+        views = []
+        for slab in self._slabs:
+            shape = self._shape(slab, more)
+            views.append(memory[slab.offset : slab.offset + math.prod(shape)].reshape(shape))
+        return views
+
+    def _shape(self, slab: Slab, more: int) -> tuple[int, ...]:
+        """Return the shape of a memory variable, which is smaller than the memory of the slab."""
+        width = self._tile.grid.layers.width
+        return tuple(width + more if axis == slab.axis else n for axis, n in enumerate(self._tile.inner))
+
+    def _spacings(self) -> list[tuple[int, float]]:
+        return list(zip(self._tile.axes, self._tile.grid.spacing, strict=True))
+
+    def _layer(self, slab: Slab, absorption: Absorption, dtype: np.dtype) -> _Layer:
+        axis, width = slab.axis, self._tile.grid.layers.width
+        low = slab.a[self._half] != 0  # of the first point of the axis
+        first = 0 if low else self._tile.inner[axis] - width
+        recursions = []
+        for staggered, begin in ((True, first + self._half - 1), (False, first)):
+            inwards = profile(width, dict(self._spacings())[axis], absorption, staggered)
+            a, b = (np.expand_dims(x[:: -1 if low else 1].astype(dtype), _others(axis)) for x in inwards)
+            recursions.append(Recursion(axis, a, b, tuple(begin * (other == axis) for other in range(3))))
+        return _Layer(axis, *recursions)
+
+
+def largest_wavenumber(density: np.ndarray, tile: Tile) -> float:
+    r"""Return a wavenumber k in 1/m such that steps of up to :math:`2 / (v k)` are stable for velocities up to v.
+
+    It is the square root of the largest :math:`\rho_i \sum_a 4 S / h_a^2 \sum_k |f_k| (\beta_{i+k-1/2} +
+    \beta_{i-k+1/2}) / 2` with the coefficients :math:`f_k` of the first derivative and the sum S of their magnitudes,
+    which bounds the eigenvalues by the inequality of Cauchy and Schwarz.
+    """
+    weights, bound = np.abs(staggered_derivative(tile.grid.order)), np.zeros(tile.inner)
+    half = len(weights)
+    for axis, h in zip(tile.axes, tile.grid.spacing, strict=True):
+        buoyancy = np.moveaxis(_between(1 / density, axis), axis, 0)
+        padded = np.pad(buoyancy, [(half - 1, half - 1), (0, 0), (0, 0)], mode="edge")
+        n = tile.inner[axis]
+        for k, weight in enumerate(weights):
+            both = padded[half + k :][:n] + padded[half - 1 - k :][:n]
+            bound += np.moveaxis(both, 0, axis) * (2 * weight * weights.sum() / h**2)
+    return float(np.sqrt((density * bound).max()))
+
+
+def _between(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return the means of neighbours along an axis; beyond the ends, the edge values continue."""
+    padded = np.pad(values, [(1, 1) if a == axis else (0, 0) for a in range(3)], mode="edge")
+    return (padded[_along(axis, slice(1, None))] + padded[_along(axis, slice(-1))]) / 2
+
+
+def _along(axis: int, part: slice) -> _Index:
+    return tuple(part if a == axis else slice(None) for a in range(3))
+
+
+def _others(axis: int) -> tuple[int, ...]:
+    return tuple(other for other in range(3) if other != axis)
+
+
+def _box(start: Sequence[int], shape: Sequence[int]) -> _Index:
+    return tuple(slice(first, first + n) for first, n in zip(start, shape, strict=True))

@@ -1,0 +1,225 @@
+"""The propagator as a program of JAX, which JAX compiles, transforms and differentiates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from scipy.sparse import csr_array
+
+from collops import DistributedArray, LinearOperator
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.arrays import LocalArray
+from collops.extend.jax import jit
+from collops.extend.solvers import jax_problem
+from collops.seismic.waves.density_steps import DensitySteps
+from collops.seismic.waves.march import Shot
+from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.numpy_steps import Steps
+
+
+class State(NamedTuple):
+    """The state of the scheme between two steps: fields on the tile, and both memory variables of each layer."""
+
+    now: LocalArray
+    before: LocalArray
+    psi: list[LocalArray]
+    zeta: list[LocalArray]
+
+
+class Program:
+    """The traces of this rank's shots as a function of the velocity. Collective: one small allreduce.
+
+    Steps are nested loops; a derivative computes the inner ones again, such that the stored fields fit the memory of
+    the propagator. See :class:`collops.seismic.waves.numpy_steps.Steps` for the scheme, whose derivative JAX computes.
+
+    Parameters
+    ----------
+    modelling : Modelling
+        The modelling of a propagator.
+
+    Attributes
+    ----------
+    loops : list of int
+        Numbers of iterations of the nested loops, the outermost first. Their product is at least the number of samples.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the memory is too small.
+    UnsupportedTypeError
+        On every rank, if fields are of float64 and JAX has no 64-bit numbers.
+    """
+
+    def __init__(self, modelling: Modelling) -> None:
+        if not jax.config.read("jax_enable_x64") and modelling.dtype == np.float64:
+            raise UnsupportedTypeError(
+                "waves in float64 on JAX need jax.config.update('jax_enable_x64', True); the default is float32"
+            )
+        self._modelling = modelling
+        tile, slabs = modelling.tile, modelling.slabs
+        if modelling.density is None:
+            self._steps = _TracedSteps(tile, slabs, modelling.dtype, None)
+        else:
+            medium = modelling.density, modelling.absorption
+            self._steps = _TracedDensitySteps(tile, slabs, modelling.dtype, None, *medium)
+        field, memory = math.prod(tile.inner), sum(math.prod(slab.shape) for slab in slabs)
+        sizes = np.array([field, 2 * (field + memory)]) * modelling.dtype.itemsize
+        field, state = (int(size) for size in modelling.comm.allreduce(sizes, "max"))  # tiles compute the same loops
+        self.loops = loops_within(modelling.memory, modelling.geometry.shape[2], field, state)
+        shots = [modelling.shot(number) for number in modelling.shots]
+        self._shots = _tables(shots) if shots else None
+        self._compiled = (jax.jit if modelling.comm.size == 1 else jit)(self._computed)
+        self._problem = jax_problem(self)
+
+    def __call__(self, model: DistributedArray) -> DistributedArray:
+        """Return the traces of all shots. Collective. The values of a traced model are not checked."""
+        modelling = self._modelling
+        if model.layout is not modelling.domain or model.comm is not modelling.comm:
+            raise LayoutError(
+                f"the model must have the layout {modelling.domain} of the propagator, not {model.layout}"
+            )
+        if model.dtype.kind == "c":
+            raise UnsupportedTypeError(f"the model must be real, not of {model.dtype}")
+        if not isinstance(model.local_array, jax.core.Tracer):
+            modelling.velocity(DistributedArray(model.layout, model.comm, np.asarray(model.local_array)))
+        return self._compiled(model)
+
+    def jacobian(self, model: DistributedArray) -> LinearOperator:
+        """Return the derivative of the traces at a model. Collective."""
+        return self._problem.jacobian(model)
+
+    def _computed(self, model: DistributedArray) -> DistributedArray:
+        modelling = self._modelling
+        velocity = model.engine.replicated_operand(model.local_array.astype(modelling.dtype), modelling.across)
+        if self._shots is None:  # depends on the model, so that the derivative has the same messages as on other ranks
+            traces = jnp.zeros((0, *modelling.geometry.shape[1:]), modelling.dtype) + 0 * velocity.sum()
+            return DistributedArray(modelling.range, modelling.comm, traces)
+        padded = jnp.pad(velocity, modelling.tile.ends, mode="edge").reshape(modelling.tile.inner)
+        c = (padded * modelling.geometry.interval) ** 2
+        if modelling.density is not None:
+            c = modelling.density.astype(modelling.dtype) * c
+        if modelling.tile.surface:
+            c = c.at[..., 0].set(0)
+        traces = lax.map(lambda shot: self._shot(c, *shot), self._shots)
+        return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
+
+    def _shot(
+        self, c: LocalArray, points: LocalArray, source: LocalArray, read: LocalArray, weights: LocalArray
+    ) -> LocalArray:
+        """Return the traces of a shot, shape (receivers, samples)."""
+
+        def step(state: State, amplitude: LocalArray) -> tuple[State, LocalArray]:
+            u = self._modelling.fill(jnp.pad(state.now, [(n, n) for n in self._modelling.tile.halo]))
+            w, psi, zeta = self._steps.laplacian(u, state.psi, state.zeta)
+            w = w.reshape(-1).at[points].add(amplitude).reshape(w.shape)
+            sample = (weights * u.reshape(-1)[read]).sum(axis=1)
+            return State((2 * state.now - state.before) + c * w, state.now, psi, zeta), sample
+
+        samples = len(source)
+        source = jnp.pad(source, ((0, math.prod(self.loops) - samples), (0, 0)))
+        return _nested(step, self.loops, self._steps.at_rest(c), source)[1][:samples].T
+
+
+class _TracedSteps(Steps):
+    """The Laplacian with layers, without changing an array in place."""
+
+    def at_rest(self, like: LocalArray) -> State:
+        """Return the state at rest."""
+        memory = [jnp.zeros(slab.shape, like.dtype) for slab in self._slabs]
+        return State(jnp.zeros_like(like), jnp.zeros_like(like), memory, memory)
+
+    def laplacian(
+        self, u: LocalArray, psi: Sequence[LocalArray], zeta: Sequence[LocalArray]
+    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
+        """Return the Laplacian of a field whose halo between tiles is filled, and the next memory variables."""
+        tile, firsts, seconds = self._tile, [], []
+        if tile.surface:
+            half = tile.halo[2]
+            u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
+        w: LocalArray = self._laplacian(u)
+        for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
+            zone, (a, b) = self._zone(slab), self._profile(slab)
+            stored = self._stored(slab, zone)
+            first = first.at[stored].set(b * first[stored] + a * self._first(u, zone, tile.halo, slab.axis))
+            change = self._first(first, zone, self._shift(slab), slab.axis)
+            own = b * second[stored] + a * (self._second(u, zone, tile.halo, slab.axis) + change)
+            w = w.at[tuple(slice(*part) for part in zone)].add(change + own)
+            firsts.append(first)
+            seconds.append(second.at[stored].set(own))
+        return w, firsts, seconds
+
+
+class _TracedDensitySteps(DensitySteps):
+    """The same with variable density."""
+
+    def at_rest(self, like: LocalArray) -> State:
+        """Return the state at rest."""
+        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
+        return State(jnp.zeros_like(like), jnp.zeros_like(like), psi, zeta)
+
+    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
+        return jnp.pad(x, widths)
+
+    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
+        return x.at[index].set(values)
+
+
+def loops_within(budget: int | None, steps: int, wavefield: int, state: int) -> list[int]:
+    """Return the fewest nested loops over at least `steps` steps whose derivative stores at most `budget` bytes.
+
+    Each loop but the innermost stores a state for each of its iterations, and the innermost stores wavefields. A step
+    is computed once for each loop. Raises InputError if the budget is too small.
+    """
+    if budget is None or steps * wavefield <= budget:
+        return [steps]
+    smallest = math.inf
+    for depth in range(2, steps.bit_length() + 1):
+        candidates = [[*[outer] * (depth - 1), -(-steps // outer ** (depth - 1))] for outer in range(2, steps + 1)]
+        stored, loops = min((sum(loops[:-1]) * state + loops[-1] * wavefield, loops) for loops in candidates)
+        if stored <= budget:
+            return loops
+        smallest = min(smallest, stored)
+    raise InputError(f"memory of {budget} bytes is too small for the wavefields of JAX: {smallest} bytes are needed")
+
+
+def _nested(step: Callable, loops: Sequence[int], state: State, xs: LocalArray) -> tuple[State, LocalArray]:
+    """Return the result of ``lax.scan``, by nested loops; derivatives compute the inner ones again."""
+    if len(loops) == 1:
+        return lax.scan(step, state, xs)
+    inner = jax.checkpoint(lambda state, part: _nested(step, loops[1:], state, part), prevent_cse=False)
+    state, ys = lax.scan(inner, state, xs.reshape(loops[0], len(xs) // loops[0], xs.shape[1]))
+    return state, ys.reshape(len(xs), *ys.shape[2:])
+
+
+def _tables(shots: Sequence[Shot]) -> tuple[np.ndarray, ...]:
+    """Return the tables of shots, filled up with zeros to one shape each.
+
+    They are the points of the sources, their values at each time step, the points that each receiver reads, and their
+    weights.
+    """
+    # At least one point, also on tiles without stations: JAX leaves out derivatives of empty arrays, and the messages
+    # that other ranks send in them.
+    width = max(int(np.diff(shot.receivers.indptr).max(initial=1)) for shot in shots)
+    count = max(1, *(len(shot.source_points) for shot in shots))
+    sources = [
+        (np.pad(shot.source_points, (0, more)), np.pad(shot.source, ((0, 0), (0, more))))
+        for shot, more in ((shot, count - len(shot.source_points)) for shot in shots)
+    ]
+    receivers = [_padded_rows(shot.receivers, width) for shot in shots]
+    return tuple(np.stack(column) for rows in (sources, receivers) for column in zip(*rows, strict=True))
+
+
+def _padded_rows(matrix: csr_array, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns and values of a sparse matrix, each of shape (rows, width), with zeros after those of a row."""
+    counts = np.diff(matrix.indptr)
+    row = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)
+    columns, values = np.zeros((len(counts), width), np.int32), np.zeros((len(counts), width), matrix.dtype)
+    columns[row, place], values[row, place] = matrix.indices, matrix.data
+    return columns, values

@@ -1,0 +1,164 @@
+"""Time steps with variable density in Numba: each derivative in one pass over the grid, in several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
+from collops.seismic.waves.density_steps import DensitySteps, Recursion
+from collops.seismic.waves.grid import Slab, Tile
+
+
+class NumbaDensitySteps(DensitySteps):
+    """The steps of NumPy, with the same bits. Fluxes and the Laplacian are in memory that the next step overwrites."""
+
+    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
+        super().__init__(tile, slabs, dtype, threads, *medium)
+        self._thread_count = checked_threads(threads)
+        more = 2 * self._half - 2
+        self._fluxes = {
+            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(buoyancy.shape)], dtype)
+            for axis, buoyancy in self._buoyancy.items()
+        }
+        self._total = np.empty(tile.inner, dtype)
+        self._changes: dict[tuple[int, ...], np.ndarray] = {}
+        _compiled(dtype.name, tile.grid.order)
+
+    def _flux(self, u: np.ndarray, axis: int) -> np.ndarray:
+        flux, start = self._fluxes[axis], [(self._half - 1) * (a == axis) for a in range(3)]
+        out = _flat(flux, start)
+        self._run(_fill_flux, u, self._tile.halo, axis, self._weights[axis], self._buoyancy[axis], *out)
+        return flux
+
+    def _divergence(self, fluxes: dict[int, np.ndarray]) -> np.ndarray:
+        for number, (axis, flux) in enumerate(fluxes.items()):
+            start = [self._half if a == axis else 0 for a in range(3)]
+            self._run(_add_change, flux, start, axis, self._weights[axis], self._total, number > 0)
+        return self._total
+
+    def _difference(self, x: np.ndarray, start: Sequence[int], shape: Sequence[int], axis: int) -> np.ndarray:
+        key = tuple(shape)
+        if key not in self._changes:
+            self._changes[key] = np.empty(shape, x.dtype)
+        out = self._changes[key]
+        self._run(_add_change, x, start, axis, self._weights[axis], out, False)
+        return out
+
+    def _decayed(
+        self, own: np.ndarray, recursion: Recursion, drive: np.ndarray, begin: Sequence[int], target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        places = (*_flat(drive, begin), *_flat(target, recursion.start))
+        with limited_threads(self._thread_count):
+            _decay(own, recursion.axis, recursion.a.reshape(-1), recursion.b.reshape(-1), *places)
+        return own, target
+
+    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+        flat, begin, strides = _flat(u, self._tile.halo)
+        with limited_threads(self._thread_count):
+            _next(flat, before.reshape(-1), begin, strides, c, w)
+
+    def _run(
+        self, kernel: Any, x: np.ndarray, start: Sequence[int], axis: int, weights: np.ndarray, *others: Any
+    ) -> None:
+        flat, begin, strides = _flat(x, start)
+        with limited_threads(self._thread_count):
+            kernel(flat, begin, strides, strides[axis], tuple(weights), *others)
+
+
+def _flat(x: np.ndarray, start: Sequence[int]) -> tuple[np.ndarray, int, tuple[int, ...]]:
+    """Return a flat array, the index of an element in it, and the strides: kernels then have one type for all parts."""
+    strides = x.shape[1] * x.shape[2], x.shape[2], 1
+    return x.reshape(-1), sum(first * stride for first, stride in zip(start, strides, strict=True)), strides
+
+
+@cache
+def _compiled(dtype: str, order: int) -> None:
+    """Compile the kernels for an order, or load them from the cache on disk. Later calls do not compile."""
+    empty, weights = np.empty((0, 0, 0), dtype), tuple(np.zeros(order // 2, dtype))
+    stencil = empty.reshape(-1), 0, (1, 1, 1), 1, weights
+    with compilation_lock(_fill_flux, "density"):
+        _fill_flux(*stencil, empty, *stencil[:3])
+        _add_change(*stencil, empty, False)
+        part = empty.reshape(-1), 0, (1, 1, 1)
+        _next(part[0], *part, empty, empty)
+        _decay(empty, 0, part[0], part[0], *part, *part)
+
+
+# The number of weights is known to the compiler, which unrolls their loop, and then uses vector instructions. Indices
+# are unsigned, since an index that may count from the end would prevent them.
+
+
+@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps):
+    """Fill a box of the flat array `out` with staggered derivatives of the flat array `x` times the buoyancy."""
+    planes, rows, n = buoyancy.shape
+    for plane in prange(planes):
+        i = np.int64(plane)  # the index of a parallel loop is unsigned, and with a signed integer would become a float
+        for j in range(rows):
+            base, step = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across)
+            to, factors = np.uint64(start + i * jumps[0] + j * jumps[1]), buoyancy[i, j]
+            for m in range(np.uint64(n)):
+                total = weights[0] * (x[base + m] - x[base + m - step])
+                for k in range(1, len(weights)):
+                    total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
+                out[to + m] = factors[m] * total
+
+
+@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+def _change_kernel(x, begin, strides, across, weights, out, adds):
+    """Fill `out` with staggered derivatives of the flat array `x`, or add them."""
+    planes, rows, n = out.shape
+    for plane in prange(planes):
+        i = np.int64(plane)
+        for j in range(rows):
+            base, step, row = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across), out[i, j]
+            for m in range(np.uint64(n)):
+                total = weights[0] * (x[base + m] - x[base + m - step])
+                for k in range(1, len(weights)):
+                    total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
+                row[m] = row[m] + total if adds else total
+
+
+@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+def _leap_kernel(u, before, begin, strides, c, w):
+    """Compute the next field in the memory of the one before."""
+    planes, rows, n = c.shape
+    for plane in prange(planes):
+        i = np.int64(plane)
+        for j in range(rows):
+            base, factors, laplacian, two = begin + i * strides[0] + j * strides[1], c[i, j], w[i, j], c.dtype.type(2)
+            for m in range(np.uint64(n)):
+                at = np.uint64(base) + m
+                before[at] = (two * u[at] - before[at]) + factors[m] * laplacian[m]
+
+
+@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+def _decay_kernel(own, axis, a, b, drive, begin, strides, target, start, jumps):
+    """Advance a memory variable, and add it to a box of the target; `a` and `b` vary along the axis."""
+    planes, rows, n = own.shape
+    for plane in prange(planes):
+        i = np.int64(plane)
+        for j in range(rows):
+            row, base = own[i, j], np.uint64(begin + i * strides[0] + j * strides[1])
+            to = np.uint64(start + i * jumps[0] + j * jumps[1])
+            if axis == 2:
+                for m in range(np.uint64(n)):
+                    row[m] = b[m] * row[m] + a[m] * drive[base + m]
+                    target[to + m] += row[m]
+            else:
+                place = i if axis == 0 else j
+                first, second = a[place], b[place]
+                for m in range(np.uint64(n)):
+                    row[m] = second * row[m] + first * drive[base + m]
+                    target[to + m] += row[m]
+
+
+_decay: Any = _decay_kernel
+_fill_flux: Any = _flux_kernel
+_add_change: Any = _change_kernel
+_next: Any = _leap_kernel

@@ -1,0 +1,63 @@
+"""The sharing of shots among ranks by their cost."""
+
+from __future__ import annotations
+
+import heapq
+import operator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from collops.errors import InputError
+from collops.seismic.real_numbers import finite_array
+
+
+def share_by_cost(costs: ArrayLike, ranks: int) -> list[list[int]]:
+    r"""Share shots among ranks such that the most expensive share is cheap. Sends nothing.
+
+    Shots are given away in the order of falling costs, each to the rank with the least so far: the most expensive share
+    costs at most 4/3 of the smallest possible one [1]_.
+
+    Parameters
+    ----------
+    costs : array
+        A nonnegative number for each shot, for example the grid points of its model times its time steps.
+    ranks : int
+        Number of ranks.
+
+    Returns
+    -------
+    list of list of int
+        The shots of each rank, in rising order. Ranks may have none.
+
+    Raises
+    ------
+    InputError
+        If costs are not a sequence of finite nonnegative numbers, or `ranks` is not a positive integer.
+
+    References
+    ----------
+    .. [1] Graham, R. L., "Bounds on multiprocessing timing anomalies", SIAM Journal on Applied Mathematics 17(2),
+       416-429, 1969.
+
+    Examples
+    --------
+    >>> from collops.seismic.waves import share_by_cost
+    >>> share_by_cost([5.0, 1.0, 3.0, 1.0, 2.0], 2)
+    [[0, 1], [2, 3, 4]]
+    """
+    values = finite_array("costs", costs)
+    try:
+        count = operator.index(ranks)
+    except TypeError as error:
+        raise InputError(f"the number of ranks must be an integer, not {ranks!r}") from error
+    if values.ndim != 1 or not (values >= 0).all():
+        raise InputError(f"costs must be a sequence of numbers of at least 0, not {costs!r}")
+    if count < 1:
+        raise InputError(f"the number of ranks must be at least 1, not {count}")
+    loads, shares = [(0.0, rank) for rank in range(count)], [[] for _ in range(count)]
+    for shot in np.argsort(-values, kind="stable").tolist():
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + float(values[shot]), rank))
+        shares[rank].append(shot)
+    return [sorted(share) for share in shares]
