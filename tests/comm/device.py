@@ -93,6 +93,7 @@ def module() -> types.ModuleType:
         runtime=types.SimpleNamespace(
             memcpyAsync=lambda target, source, size, kind, stream: ctypes.memmove(target, source, size),
             memcpyDefault=4,
+            getDevice=lambda: 0,
         ),
     )
     return cupy

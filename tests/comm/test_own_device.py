@@ -119,3 +119,16 @@ def test_a_part_of_the_world_works_on_the_same_gpu(comm, monkeypatch, world_firs
     assert collops.from_mpi4py(own).size == 1
     own.Free()
     assert used == [comm.local_rank]
+
+
+@pytest.mark.serial
+def test_another_current_gpu_has_no_stream_for_messages(monkeypatch):
+    """JAX leaves another one current, and new threads begin with the first."""
+    current, runtime = [1], SimpleNamespace(getDevice=lambda: current[0])
+    cuda = SimpleNamespace(runtime=runtime, get_current_stream=lambda: f"stream of GPU {current[0]}")
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    stream = own_device.own_stream()
+    assert stream() == "stream of GPU 1"
+    current[0] = 0
+    with pytest.raises(InputError, match=r"GPU 0 is current .* sent from GPU 1: select it by cupy.cuda.Device\(1\)"):
+        stream()

@@ -67,7 +67,7 @@ def peers_nccl() -> Iterator[Any]:
         played: Any = cupy
         played.__spec__ = ModuleSpec("cupy", None)
         played.cuda.nccl = nccl
-        played.cuda.runtime = types.SimpleNamespace(getDeviceCount=lambda: 0)
+        played.cuda.runtime = types.SimpleNamespace(getDevice=lambda: 0, getDeviceCount=lambda: 0)
         played.cuda.Stream.null = played.cuda.Stream()
         played.pad = lambda *args, **keywords: np.pad(*args, **keywords).view(device.Array)
         played.concatenate = lambda *args, **keywords: np.concatenate(*args, **keywords).view(device.Array)

@@ -115,6 +115,7 @@ def _right_hand_side(path: Path) -> None:
 _FILES: dict[str, Callable[[Path], object]] = {
     "line.sgy": small_survey,
     "line.zarr": _shots,
+    "written.sgy": small_survey,
     "area.sgy": lambda path: diffractor_file(path, np.array([150.0, 220.0, 240.0])),
     "volume.sgy": velocity_volume,
     "stacking.txt": lambda path: np.savetxt(path, [[0.1, 1600.0], [0.5, 1800.0]]),
@@ -157,7 +158,7 @@ def run_small(command: str, folder: Path) -> int:
 
 def _run(words: str, folder: Path) -> int:
     for name, make in _FILES.items():
-        if name in words:
+        if name in words and f"--write-survey {name}" not in words:
             make(folder / name)
     if re.match("report|bench (plot|predict|published)", words):
         _results(folder / "benchmarks" / "results")

@@ -147,7 +147,7 @@ def fake_cupy(folder: Path) -> types.ModuleType:
     module.empty = lambda *given: np.empty(*given).view(Array)  # type: ignore[attr-defined]
     module.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
         Device=_Device,
-        runtime=types.SimpleNamespace(is_hip=True),  # CuPy compiles the source itself
+        runtime=types.SimpleNamespace(is_hip=True, getDevice=lambda: 0),  # CuPy compiles the source itself
         driver=types.SimpleNamespace(launchKernel=_launch),
         get_current_stream=lambda: types.SimpleNamespace(ptr=0),
     )
