@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from scipy.sparse import csr_array
 
 from collops import DistributedArray, LinearOperator
@@ -86,7 +87,7 @@ class Program:
             )
         if model.dtype.kind == "c":
             raise UnsupportedTypeError(f"the model must be real, not of {model.dtype}")
-        if not isinstance(model.local_array, jax.core.Tracer):
+        if not isinstance(model.local_array, Tracer):
             modelling.velocity(DistributedArray(model.layout, model.comm, np.asarray(model.local_array)))
         return self._compiled(model)
 
