@@ -62,7 +62,7 @@ def _check_part(held: Any, local_shape: tuple[int, ...]) -> None:
         )
     if not hasattr(held, "dtype") or held.dtype == bool:
         return
-    if held.shape[max(0, held.ndim - len(local_shape)) :] != local_shape:
+    if held.shape[max(0, len(held.shape) - len(local_shape)) :] != local_shape:
         raise UnsupportedTypeError(
             "this function of JAX or of another library reduces this rank's part of an array that is split over ranks, "
             f"not the array, or changes its shape from {local_shape} to {held.shape}: use the array's methods, such as "
