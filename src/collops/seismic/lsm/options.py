@@ -13,7 +13,6 @@ from collops.extend.applications import (
     METHOD,
     SYNTHETIC,
     AtLeast,
-    CommonOptions,
     Finite,
     Must,
     NotNegative,
@@ -27,6 +26,7 @@ from collops.extend.applications import (
 )
 from collops.seismic.conditioning import Conditioning, parse_gain, parse_mute, parse_range, read_table
 from collops.seismic.kirchhoff.eikonal import Thomsen
+from collops.seismic.lsm.survey_options import CONDITIONING, FILES, SurveyOptions
 from collops.seismic.segy import SegyFile, require_segyio
 from collops.seismic.streams import located
 from collops.seismic.survey.anisotropy import parse_parameter
@@ -58,48 +58,30 @@ MOVEOUT_RESULTS = ("offset_moveout.txt", "angle_moveout.txt")
 SYNTHETIC_VELOCITY = "1500+0.6z"
 """Velocity of the synthetic survey by default."""
 
-_FILES, _IMAGE, _CONDITIONING = "Survey and velocity", "Image", "Conditioning of the traces"
+_IMAGE = "Image"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(CommonOptions):
+class Options(SurveyOptions):
     """The options of ``collops lsm``."""
 
     recorded = "survey"
     writes = "out", "checkpoint", "write_survey"
 
-    survey: Annotated[
-        str | None,
-        option(
-            "Prestack survey, in SEG-Y, SU or Zarr; by default a synthetic survey.",
-            _FILES,
-            metavar="FILE.sgy|FILE.su|URL|STORE",
-        ),
-    ] = None
-    header: Annotated[
-        list[str] | None,
-        option(
-            "First byte of a field of the trace headers that is not at its standard place, such as source_x=181 or "
-            "source_x=181:f4 (i2, i4, i8, f4 or f8). May be repeated.",
-            _FILES,
-            metavar="NAME=BYTE",
-        ),
-        RecordedOnly(),
-    ] = None
     velocity: Annotated[
         str | None,
         option(
             "Velocity in m/s: a number, a gradient such as 1500+0.6z (z in m), a SEG-Y file in depth, a .npy file of "
             "shape (nx, nz) or (ny, nx, nz), or a text or SEG-Y file of depths and velocities (depth:), two-way times "
             "and interval velocities (time:) or RMS velocities (rms:), which are converted to depth.",
-            _FILES,
+            FILES,
             metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE",
             show_default="1500+0.6z for the synthetic survey",
         ),
     ] = None
     smooth_velocity: Annotated[
         float | None,
-        option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
+        option("Smooth the slowness with a Gaussian of this standard deviation, m.", FILES, metavar="METRES"),
         Positive,
     ] = None
     epsilon: Annotated[
@@ -107,19 +89,19 @@ class Options(CommonOptions):
         option(
             "Thomsen's epsilon of an anisotropic medium: a number, a .npy file, or a text or SEG-Y file in depth. The "
             "velocity is then that of P waves along the symmetry axis.",
-            _FILES,
+            FILES,
             metavar="NUMBER|FILE|depth:FILE",
             show_default="0",
         ),
     ] = None
     delta: Annotated[
-        str | None, option("Thomsen's delta, likewise.", _FILES, metavar="NUMBER|FILE|depth:FILE", show_default="0")
+        str | None, option("Thomsen's delta, likewise.", FILES, metavar="NUMBER|FILE|depth:FILE", show_default="0")
     ] = None
     tilt: Annotated[
         str | None,
         option(
             "Angle of the symmetry axis from the vertical in degrees, likewise; its lower end is turned towards x.",
-            _FILES,
+            FILES,
             metavar="NUMBER|FILE|depth:FILE",
             show_default="0, a vertical axis",
         ),
@@ -128,28 +110,19 @@ class Options(CommonOptions):
         str | None,
         option(
             "Direction of the tilt in a 3-D survey, in degrees from x towards y, likewise.",
-            _FILES,
+            FILES,
             metavar="NUMBER|FILE|depth:FILE",
             show_default="0",
         ),
     ] = None
     inline: Annotated[
         int | None,
-        option("Inline of a SEG-Y velocity volume, for a 2-D survey.", _FILES, show_default="the middle inline"),
+        option("Inline of a SEG-Y velocity volume, for a 2-D survey.", FILES, show_default="the middle inline"),
     ] = None
     dims: Annotated[
         int | None,
-        option("Dimensions of the survey: 2 (line) or 3 (area).", _FILES, show_default="from the positions"),
+        option("Dimensions of the survey: 2 (line) or 3 (area).", FILES, show_default="from the positions"),
         Must("be 2 or 3", lambda value: value in (2, 3)),
-        RecordedOnly(),
-    ] = None
-    geometry: Annotated[
-        list[str] | None,
-        option(
-            "File with the positions of sources and receivers: the S, R and X files of SPS, or P1/90. May be repeated.",
-            _FILES,
-            metavar="FILE",
-        ),
         RecordedOnly(),
     ] = None
     statics: Annotated[
@@ -158,7 +131,7 @@ class Options(CommonOptions):
             "Static corrections to add to the times: of source and receiver from the trace headers (headers), their "
             "total (total), the total with the opposite sign where it was applied (undo), or from a text file with "
             "lines of field record and ms, or of field record, channel and ms.",
-            _FILES,
+            FILES,
             metavar="headers|total|undo|FILE",
         ),
         RecordedOnly(),
@@ -168,14 +141,14 @@ class Options(CommonOptions):
         option(
             "Move sources and receivers to this elevation in m, or to a floating datum: the mean elevation over this "
             "length in m. Needs --replacement-velocity.",
-            _FILES,
+            FILES,
             metavar="ELEVATION|floating:LENGTH",
         ),
         RecordedOnly(),
     ] = None
     replacement_velocity: Annotated[
         float | None,
-        option("Velocity between the stations and --datum, m/s.", _FILES),
+        option("Velocity between the stations and --datum, m/s.", FILES),
         Positive,
         RecordedOnly(),
     ] = None
@@ -225,59 +198,24 @@ class Options(CommonOptions):
         ),
         RecordedOnly(),
     ] = None
-    polarity: Annotated[
-        str,
-        option("Polarity of the traces: normal, or reversed (changes their sign).", _CONDITIONING),
-        OneOf("normal", "reversed"),
-        RecordedOnly(),
-    ] = "normal"
-    interval: Annotated[
-        float | None,
-        option("Resample to this interval in ms, with an anti-alias filter.", _CONDITIONING, metavar="MS"),
-        Positive,
-        RecordedOnly(),
-    ] = None
-    bandpass: Annotated[
-        str | None,
-        option(
-            "Zero-phase band-pass filter in Hz, for the traces and the wavelet. One end may be missing.",
-            _CONDITIONING,
-            metavar="LOW,HIGH",
-        ),
-        RecordedOnly(),
-    ] = None
     outliers: Annotated[
         float,
         option(
             "Exclude dead traces, and traces more than this factor stronger than their neighbours, in total or in a "
             "tenth of the frequencies. 0 includes all traces.",
-            _CONDITIONING,
+            CONDITIONING,
         ),
         NotNegative,
     ] = 10.0
-    offsets: Annotated[
-        str | None,
-        option("Range of offsets to use, m.", _CONDITIONING, metavar="NEAR,FAR"),
-        RecordedOnly(),
-    ] = None
     mute: Annotated[
         str | None,
         option(
             "Mute samples before the time offset / SPEED + DELAY (m/s, s; DELAY is by default the length of the "
             "wavelet), or before picked times: a text file with lines of offset (m) and time (s), or of field record, "
             "offset and time.",
-            _CONDITIONING,
+            CONDITIONING,
             metavar="SPEED|SPEED,DELAY|FILE|none",
             show_default="the direct wave, at the surface velocity",
-        ),
-        RecordedOnly(),
-    ] = None
-    bottom_mute: Annotated[
-        str | None,
-        option(
-            "Mute samples after the time offset / SPEED + DELAY, or after picked times; as for --mute.",
-            _CONDITIONING,
-            metavar="SPEED|SPEED,DELAY|FILE",
         ),
         RecordedOnly(),
     ] = None
@@ -285,29 +223,16 @@ class Options(CommonOptions):
         str | None,
         option(
             "Mute samples between the arrivals of waves of these speeds, m/s, such as 150,600.",
-            _CONDITIONING,
+            CONDITIONING,
             metavar="SLOW,FAST",
         ),
         RecordedOnly(),
-    ] = None
-    edit: Annotated[
-        str | None,
-        option(
-            "Traces to leave out or to reverse: a text file with lines of field record, channel and 0 (leave out) or "
-            "-1 (reverse).",
-            _CONDITIONING,
-            metavar="FILE",
-        ),
-        RecordedOnly(),
-    ] = None
-    window: Annotated[
-        str | None, option("Range of times to use, s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
     ] = None
     gain: Annotated[
         str | None,
         option(
             "Gain: a power of time, or automatic gain control (agc) with a window in s.",
-            _CONDITIONING,
+            CONDITIONING,
             metavar="POWER|agc:SECONDS",
         ),
         RecordedOnly(),
@@ -317,7 +242,7 @@ class Options(CommonOptions):
         option(
             "Weights of traces in the misfit: a text file with lines of field record, channel and weight (1 for other "
             "traces), or balance (the inverse root mean square of each trace).",
-            _CONDITIONING,
+            CONDITIONING,
             metavar="FILE|balance",
         ),
         RecordedOnly(),
@@ -444,12 +369,6 @@ class Options(CommonOptions):
         bool,
         option("Fit intercept and gradient to the amplitudes of the angle gathers. Writes avo.png.", METHOD, "--avo"),
     ] = False
-    segy_revision: Annotated[
-        int,
-        option("Revision of the SEG-Y files of the results: 1 or 2."),
-        Must("be 1 or 2", lambda value: value in (1, 2)),
-        RecordedOnly(),
-    ] = 1
     out: Out = "collops-lsm"
 
     def results(self) -> list[Path]:

@@ -11,7 +11,6 @@ from collops.extend.applications import (
     METHOD,
     SYNTHETIC,
     AtLeast,
-    CommonOptions,
     Finite,
     Must,
     NotNegative,
@@ -21,9 +20,10 @@ from collops.extend.applications import (
     SyntheticOnly,
     option,
 )
-from collops.seismic.lsm import Options as SurveyOptions
+from collops.seismic.lsm import Options as MigrationOptions
+from collops.seismic.lsm.survey_options import CONDITIONING, FILES, SurveyOptions
 
-_FILES, _GRID, _CONDITIONING = "Survey and velocity", "Grid", "Conditioning of the traces"
+_GRID = "Grid"
 # An option with a default of each command.
 Smooth = Annotated[
     float,
@@ -34,7 +34,7 @@ Smooth = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaveOptions(CommonOptions):
+class WaveOptions(SurveyOptions):
     """The options of all commands that propagate waves. Options of the survey are those of ``collops lsm``."""
 
     recorded = "survey"
@@ -45,32 +45,18 @@ class WaveOptions(CommonOptions):
         str | None,
         option(
             "Prestack survey along a line, in SEG-Y, SU or Zarr; by default a synthetic survey.",
-            _FILES,
+            FILES,
             metavar="FILE.sgy|FILE.su|URL|STORE",
         ),
     ] = None
-    header: Annotated[
-        list[str] | None,
-        option(
-            "First byte of a field of the trace headers that is not at its standard place, as for lsm; repeatable.",
-            _FILES,
-            metavar="NAME=BYTE",
-        ),
-        RecordedOnly(),
-    ] = None
-    geometry: Annotated[
-        list[str] | None,
-        option("File with the positions of sources and receivers, as for lsm; repeatable.", _FILES, metavar="FILE"),
-        RecordedOnly(),
-    ] = None
     velocity: Annotated[
         str | None,
-        option("Velocity in m/s, as for lsm.", _FILES, metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE"),
+        option("Velocity in m/s, as for lsm.", FILES, metavar="EXPRESSION|FILE|depth:FILE|time:FILE|rms:FILE"),
         RecordedOnly(),
     ] = None
     smooth_velocity: Annotated[
         float | None,
-        option("Smooth the slowness with a Gaussian of this standard deviation, m.", _FILES, metavar="METRES"),
+        option("Smooth the slowness with a Gaussian of this standard deviation, m.", FILES, metavar="METRES"),
         Positive,
         RecordedOnly(),
     ] = None
@@ -118,64 +104,27 @@ class WaveOptions(CommonOptions):
         option("Wavelet, as for lsm.", METHOD, metavar="ricker:HZ|FILE.npy|data", show_default="a Ricker wavelet"),
         RecordedOnly(),
     ] = None
-    polarity: Annotated[
-        str,
-        option("Polarity of the traces: normal, or reversed (changes their sign).", _CONDITIONING),
-        OneOf("normal", "reversed"),
-        RecordedOnly(),
-    ] = "normal"
-    interval: Annotated[
-        float | None,
-        option("Resample to this interval in ms, with an anti-alias filter.", _CONDITIONING, metavar="MS"),
-        Positive,
-        RecordedOnly(),
-    ] = None
-    bandpass: Annotated[
-        str | None,
-        option("Zero-phase band-pass filter in Hz, for traces and wavelet.", _CONDITIONING, metavar="LOW,HIGH"),
-        RecordedOnly(),
-    ] = None
     outliers: Annotated[
         float,
-        option("Exclude dead traces, and traces this factor stronger than others, as for lsm.", _CONDITIONING),
+        option("Exclude dead traces, and traces this factor stronger than others, as for lsm.", CONDITIONING),
         NotNegative,
         RecordedOnly(),
     ] = 10.0
-    offsets: Annotated[
-        str | None, option("Range of offsets to use, m.", _CONDITIONING, metavar="NEAR,FAR"), RecordedOnly()
-    ] = None
     mute: Annotated[
         str | None,
         option(
             "Mute samples before the time offset / SPEED + DELAY, or before picked times, as for lsm.",
-            _CONDITIONING,
+            CONDITIONING,
             metavar="SPEED|SPEED,DELAY|FILE|none",
         ),
         RecordedOnly(),
-    ] = None
-    bottom_mute: Annotated[
-        str | None,
-        option(
-            "Mute samples after the time offset / SPEED + DELAY, or after picked times.",
-            _CONDITIONING,
-            metavar="SPEED|SPEED,DELAY|FILE",
-        ),
-        RecordedOnly(),
-    ] = None
-    edit: Annotated[
-        str | None,
-        option("Traces to leave out or to reverse, as for lsm.", _CONDITIONING, metavar="FILE"),
-        RecordedOnly(),
-    ] = None
-    window: Annotated[
-        str | None, option("Range of times to use, s.", _CONDITIONING, metavar="FIRST,LAST"), RecordedOnly()
     ] = None
     source: Annotated[
         str,
         option(
             "Sources of the recorded data: point, whose traces are converted to those of lines across the section, or "
             "line.",
-            _CONDITIONING,
+            CONDITIONING,
             show_default="point; line for surveys that --write-survey wrote",
         ),
         OneOf("point", "line"),
@@ -195,12 +144,6 @@ class WaveOptions(CommonOptions):
         option("MiB of a rank for wavefields; if not all of a shot fit, they are recomputed.", METHOD),
         Positive,
     ] = 1024.0
-    segy_revision: Annotated[
-        int,
-        option("Revision of the SEG-Y files of the results: 1 or 2."),
-        Must("be 1 or 2", lambda value: value in (1, 2)),
-        RecordedOnly(),
-    ] = 1
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""
@@ -223,14 +166,14 @@ class WaveOptions(CommonOptions):
             raise InputError(f"--survey {self.survey} needs a velocity: pass --velocity, such as 1500+0.6z")
         self.survey_options().check()
 
-    def survey_options(self) -> SurveyOptions:
+    def survey_options(self) -> MigrationOptions:
         """Return the options with which ``collops lsm`` reads the same survey along a line.
 
         Amplitudes are those of line sources, which waves in two dimensions have.
         """
-        names = {field.name for field in fields(self)} & {field.name for field in fields(SurveyOptions)}
+        names = {field.name for field in fields(self)} & {field.name for field in fields(MigrationOptions)}
         values: dict[str, Any] = {name: getattr(self, name) for name in names - {"shots", "receivers", "samples"}}
-        return SurveyOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
+        return MigrationOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
 
     def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines."""
