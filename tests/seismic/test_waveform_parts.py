@@ -76,6 +76,8 @@ def test_wavelets_and_filters():
     fine = wavelet_at_steps(taps, 5, 3, 700)
     expected = ricker_shape(20.0 * 0.004 / 5 * (np.arange(700) - 3 - 5 * centre))
     np.testing.assert_allclose(fine, expected, atol=2e-5)
+    spike = wavelet_at_steps(np.array([0.0, 1.0, 0.0]), 3, 0, 18)
+    np.testing.assert_allclose(spike[::3], [0, 1, 0, 0, 0, 0], atol=1e-15)
     assert [time_steps(0.004, longest) for longest in (0.004, 0.00401, 0.0039, 0.0013)] == [1, 1, 2, 4]
     sections = signal.butter(4, 30.0, fs=1 / 0.0001, output="sos")  # finely sampled: the filter of continuous time
     frequencies = np.fft.rfftfreq(200, 0.004)

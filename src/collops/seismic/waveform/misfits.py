@@ -109,8 +109,8 @@ def transport(traces: Any, observed: Any, xp: ModuleType) -> Attribute:
     samples, dtype = traces.shape[-1], traces.dtype
     sharpness = _SHARPNESS / _positive(xp.abs(observed).max(axis=-1, keepdims=True), xp).astype("float64")
     exponent = (sharpness * traces).reshape(-1, samples)
-    slope = (sharpness / (1 + xp.exp(-sharpness * traces))).reshape(-1, samples)  # of the density
     density = xp.logaddexp(exponent, 0)
+    slope = sharpness.reshape(-1, 1) * xp.exp(exponent - density)  # of the density
     below = xp.cumsum(density, axis=-1) - density  # the integral before each sample
     total = below[:, -1:] + density[:, -1:]
     levels = (xp.arange(samples) + 0.5) / samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -46,17 +47,16 @@ class Recording(LinearOperator):
 
     def up_to(self, frequency: float | None, interval: float) -> Recording:
         """Return the same without frequencies above `frequency` in hertz; None keeps all."""
-        other: Recording = object.__new__(Recording)
-        other.__dict__.update(self.__dict__)
-        if frequency is not None:
-            other._response = low_pass(frequency, self.traces.shape[2], interval)
-        return other
+        response = None if frequency is None else low_pass(frequency, self.traces.shape[2], interval)
+        return self._with(_response=response)
 
     def scaled(self, factor: float) -> Recording:
         """Return the same times a factor."""
-        other: Recording = object.__new__(Recording)
-        other.__dict__.update(self.__dict__)
-        other._weights = factor * self._weights
+        return self._with(_weights=factor * self._weights)
+
+    def _with(self, **changes: Any) -> Recording:
+        other = copy(self)
+        other.__dict__ |= changes
         return other
 
     def band_of(self, traces: Any) -> DistributedArray:
@@ -98,8 +98,10 @@ def wavelet_at_steps(taps: np.ndarray, step: int, before: int, steps: int) -> np
 
     It is interpolated by a Fourier series, after padding with zeros.
     """
+    from scipy.signal import resample
+
     samples = 2 * len(taps)
-    fine = np.fft.irfft(np.fft.rfft(taps, samples), samples * step) * step
+    fine = resample(np.pad(taps, (0, len(taps))), samples * step)
     wavelet = np.zeros(steps)
     wavelet[before : before + len(fine)] = fine[: max(0, steps - before)]
     return wavelet
