@@ -37,7 +37,7 @@ def cached_njit(**options: Any) -> Callable[[FunctionType], Any]:
 
 def _digest(function: FunctionType, options: dict[str, Any]) -> str:
     """Return a digest of the options, and of what the function uses of its module that is not text of its own file."""
-    parts = [repr(sorted(options.items()))]
+    parts = [f"{key}={sorted(value) if isinstance(value, set) else value!r}" for key, value in sorted(options.items())]
     for name in sorted(function.__code__.co_names):
         value = function.__globals__.get(name)
         if value is None or isinstance(value, ModuleType | type):
