@@ -10,7 +10,6 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.layers import Absorption, profile
 from collops.seismic.waves.stencil import staggered_derivative
 
 _Index = tuple[slice, ...]
@@ -34,7 +33,7 @@ class _Layer(NamedTuple):
 
 
 class DensitySteps:
-    r"""One step of the leapfrog scheme with variable density on an undivided grid, and its transpose.
+    r"""One step of the leapfrog scheme with variable density on a tile, and its transpose.
 
     The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = \rho v^2 \Delta t^2` and :math:`w^n` is
 
@@ -51,17 +50,15 @@ class DensitySteps:
     Parameters
     ----------
     tile : Tile
-        All points of the grid.
+        The tile, with a halo of the order of the grid less 1 where other tiles are.
     slabs : sequence of Slab
         Its layers.
     dtype : numpy.dtype
         float32 or float64.
     threads : int
         Ignored: NumPy computes on one thread.
-    density : numpy.ndarray
-        On the tile, in kg/m³.
-    absorption : Absorption
-        Parameters of the layers.
+    buoyancy : dict
+        Of :class:`VariableDensity`.
 
     References
     ----------
@@ -75,14 +72,19 @@ class DensitySteps:
         slabs: Sequence[Slab],
         dtype: np.dtype,
         threads: int | None,
-        density: np.ndarray,
-        absorption: Absorption,
+        buoyancy: dict[int, np.ndarray],
     ) -> None:
         self._tile, self._slabs, self._half = tile, slabs, tile.grid.order // 2
         coefficients = staggered_derivative(tile.grid.order)
         self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
-        self._buoyancy = {axis: _between(1 / density, axis).astype(dtype) for axis in tile.axes}
-        self._layers = [self._layer(slab, absorption, dtype) for slab in slabs]
+        # At the half points whose fluxes differ from zero: beyond the ends of the grid there are none.
+        self._outside = {axis: [(self._half - 1) * (not other) for other in tile.beside[axis]] for axis in tile.axes}
+        self._buoyancy = {}
+        for axis, (low, high) in self._outside.items():
+            part = slice(low, buoyancy[axis].shape[axis] - high)
+            own = tuple(part if a == axis else slice(None) for a in range(3))
+            self._buoyancy[axis] = np.ascontiguousarray(buoyancy[axis][own], dtype)
+        self._layers = [self._layer(slab) for slab in slabs]
 
     def forward(
         self,
@@ -94,7 +96,7 @@ class DensitySteps:
         scatter: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
         """Replace the field `before` by the field after `u`; parameters as for :class:`Steps`."""
-        w, _, _ = self.laplacian(u, self._variables(memory[0], 1), self._variables(memory[1], 0))
+        w, _, _ = self.applied(u, self._variables(memory[0], 1), self._variables(memory[1], 0))
         self._leap(u, before, c, w)
         if scatter is not None:
             before[self._tile.box] += scatter[0] * scatter[1]
@@ -120,7 +122,7 @@ class DensitySteps:
             fluxes[axis] = self._closed(fluxes[axis], axis)
         self._leap(u, before, c, self._divergence(fluxes))
 
-    def laplacian(
+    def applied(
         self, u: LocalArray, psi: list[LocalArray], zeta: list[LocalArray]
     ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
         """Return the Laplacian with layers and the next memory variables, which are changed in place if possible."""
@@ -146,14 +148,22 @@ class DensitySteps:
         """Return a field with its halo above a free surface."""
         if not self._tile.surface:
             return u
-        half = self._half
-        return self._replaced(u, (..., slice(half)), -u[..., 2 * half : half : -1])
+        half, halo = self._half, self._tile.halo[2]
+        return self._replaced(u, (..., slice(halo - half, halo)), -u[..., halo + half : halo : -1])
 
     def _flux(self, u: LocalArray, axis: int) -> LocalArray:
-        """Return the derivative times the buoyancy at the half points along an axis, with zeros before and after."""
-        flux = self._buoyancy[axis] * self._difference(u, self._tile.halo, self._buoyancy[axis].shape, axis)
-        width = self._half - 1
-        return self._padded(flux, [(width, width) if a == axis else (0, 0) for a in range(3)])
+        """Return the derivative times the buoyancy at the half points along an axis, with zeros outside the grid.
+
+        The half points extend half a stencil beyond the tile.
+        """
+        buoyancy = self._buoyancy[axis]
+        flux = buoyancy * self._difference(u, self._start(axis), buoyancy.shape, axis)
+        return self._padded(flux, [tuple(self._outside[axis]) if a == axis else (0, 0) for a in range(3)])
+
+    def _start(self, axis: int) -> list[int]:
+        """Return the point of a field after the first half point of the buoyancy along an axis."""
+        back = self._half - 1 - self._outside[axis][0]
+        return [width - back * (a == axis) for a, width in enumerate(self._tile.halo)]
 
     def _closed(self, flux: LocalArray, axis: int) -> LocalArray:
         """Return a flux with its mirror image above a free surface."""
@@ -216,45 +226,16 @@ class DensitySteps:
     def _spacings(self) -> list[tuple[int, float]]:
         return list(zip(self._tile.axes, self._tile.grid.spacing, strict=True))
 
-    def _layer(self, slab: Slab, absorption: Absorption, dtype: np.dtype) -> _Layer:
-        axis, width = slab.axis, self._tile.grid.layers.width
-        low = slab.a[self._half] != 0  # of the first point of the axis
+    def _layer(self, slab: Slab) -> _Layer:
+        axis, width, half = slab.axis, self._tile.grid.layers.width, self._half
+        low = slab.a[half] != 0  # of the first point of the axis
         first = 0 if low else self._tile.inner[axis] - width
+        own = slice(half, half + width) if low else slice(-half - width, -half)
         recursions = []
-        for staggered, begin in ((True, first + self._half - 1), (False, first)):
-            inwards = profile(width, dict(self._spacings())[axis], absorption, staggered)
-            a, b = (np.expand_dims(x[:: -1 if low else 1].astype(dtype), _others(axis)) for x in inwards)
+        for values, begin in ((slab.staggered, first + half - 1), ((slab.a[own], slab.b[own]), first)):
+            a, b = (np.expand_dims(x, _others(axis)) for x in values)
             recursions.append(Recursion(axis, a, b, tuple(begin * (other == axis) for other in range(3))))
         return _Layer(axis, *recursions)
-
-
-def largest_wavenumber(density: np.ndarray, tile: Tile) -> float:
-    r"""Return a wavenumber k in 1/m such that steps of up to :math:`2 / (v k)` are stable for velocities up to v.
-
-    It is the square root of the largest :math:`\rho_i \sum_a 4 S / h_a^2 \sum_k |f_k| (\beta_{i+k-1/2} +
-    \beta_{i-k+1/2}) / 2` with the coefficients :math:`f_k` of the first derivative and the sum S of their magnitudes,
-    which bounds the eigenvalues by the inequality of Cauchy and Schwarz.
-    """
-    weights, bound = np.abs(staggered_derivative(tile.grid.order)), np.zeros(tile.inner)
-    half = len(weights)
-    for axis, h in zip(tile.axes, tile.grid.spacing, strict=True):
-        buoyancy = np.moveaxis(_between(1 / density, axis), axis, 0)
-        padded = np.pad(buoyancy, [(half - 1, half - 1), (0, 0), (0, 0)], mode="edge")
-        n = tile.inner[axis]
-        for k, weight in enumerate(weights):
-            both = padded[half + k :][:n] + padded[half - 1 - k :][:n]
-            bound += np.moveaxis(both, 0, axis) * (2 * weight * weights.sum() / h**2)
-    return float(np.sqrt((density * bound).max()))
-
-
-def _between(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the means of neighbours along an axis; beyond the ends, the edge values continue."""
-    padded = np.pad(values, [(1, 1) if a == axis else (0, 0) for a in range(3)], mode="edge")
-    return (padded[_along(axis, slice(1, None))] + padded[_along(axis, slice(-1))]) / 2
-
-
-def _along(axis: int, part: slice) -> _Index:
-    return tuple(part if a == axis else slice(None) for a in range(3))
 
 
 def _others(axis: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from collops.seismic.host_kernels import uses_numba
 from collops.seismic.waves.geometry import Geometry, injection, interpolation
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.layers import Absorption
+from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.storage import Reversal, Storage
 
 
@@ -22,21 +22,10 @@ def make_steps(
     dtype: np.dtype,
     kernels: str | None,
     threads: int | None,
-    medium: tuple[np.ndarray, Absorption] | None = None,
+    medium: Medium | None = None,
 ) -> Any:
-    """Return the steps of hosts, compiled or in plain NumPy, for a variable density if `medium` has it."""
-    compiled = uses_numba(kernels, "waves propagate")
-    if medium is not None:
-        if compiled:
-            from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
-        else:
-            from collops.seismic.waves.density_steps import DensitySteps
-        return DensitySteps(tile, slabs, dtype, threads, *medium)
-    if compiled:
-        from collops.seismic.waves.numba_steps import Steps
-    else:
-        from collops.seismic.waves.numpy_steps import Steps
-    return Steps(tile, slabs, dtype, threads)
+    """Return the steps of hosts, compiled or in plain NumPy, for a medium with constant density or another one."""
+    return (medium or Medium(tile)).host_steps(uses_numba(kernels, "waves propagate"), slabs, dtype, threads)
 
 
 class Fields:

@@ -20,19 +20,18 @@ class NumbaDensitySteps(DensitySteps):
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
         super().__init__(tile, slabs, dtype, threads, *medium)
         self._thread_count = checked_threads(threads)
-        more = 2 * self._half - 2
+        more = 2 * self._half - 1
         self._fluxes = {
-            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(buoyancy.shape)], dtype)
-            for axis, buoyancy in self._buoyancy.items()
+            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(tile.inner)], dtype) for axis in tile.axes
         }
         self._total = np.empty(tile.inner, dtype)
         self._changes: dict[tuple[int, ...], np.ndarray] = {}
         _compiled(dtype.name, tile.grid.order)
 
     def _flux(self, u: np.ndarray, axis: int) -> np.ndarray:
-        flux, start = self._fluxes[axis], [(self._half - 1) * (a == axis) for a in range(3)]
+        flux, start = self._fluxes[axis], [self._outside[axis][0] * (a == axis) for a in range(3)]
         out = _flat(flux, start)
-        self._run(_fill_flux, u, self._tile.halo, axis, self._weights[axis], self._buoyancy[axis], *out)
+        self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
         return flux
 
     def _divergence(self, fluxes: dict[int, np.ndarray]) -> np.ndarray:

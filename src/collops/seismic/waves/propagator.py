@@ -39,7 +39,7 @@ class Propagator:
     dtype : dtype
         float32 or float64, of fields and data.
     density : array, optional
-        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default. It needs undivided grids.
+        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
@@ -115,10 +115,11 @@ class Propagator:
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
-        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
+        parameters = {"density": density}
+        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype}
         options |= {"memory": memory, "kernels": kernels, "threads": threads}
-        self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
-        self._options = options
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **options)
+        self._options = options | parameters
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self.shots, self.storage = modelling.shots, modelling.storage

@@ -98,9 +98,13 @@ def largest_step(order: int, spacing: Sequence[float], velocity: float) -> float
     >>> largest_step(2, (10.0,), 2000.0)
     0.005
     """
+    return 2 / (velocity * largest_wavenumber(order, spacing))
+
+
+def largest_wavenumber(order: int, spacing: Sequence[float]) -> float:
+    """Return the square root of the largest symbol of the Laplacian, in 1/m; parameters as for :func:`largest_step`."""
     weights = second_derivative(order)
-    symbol = (abs(weights[0]) + 2 * np.abs(weights[1:]).sum()) * sum(1 / h**2 for h in spacing)
-    return 2 / (velocity * math.sqrt(symbol))
+    return math.sqrt((abs(weights[0]) + 2 * np.abs(weights[1:]).sum()) * sum(1 / h**2 for h in spacing))
 
 
 def phase_velocity(order: int, points: float, courant: float) -> float:

@@ -1,0 +1,65 @@
+"""The Laplacians of all media in JAX: those of NumPy, without changing an array in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from collops.extend.arrays import LocalArray
+from collops.seismic.waves.density_steps import DensitySteps
+from collops.seismic.waves.numpy_steps import Steps
+
+
+class State(NamedTuple):
+    """The state of the scheme between two steps: fields on the tile, and both memory variables of each layer."""
+
+    now: LocalArray
+    before: LocalArray
+    psi: list[LocalArray]
+    zeta: list[LocalArray]
+
+
+class TracedSteps(Steps):
+    """The Laplacian with layers."""
+
+    def at_rest(self, like: LocalArray) -> State:
+        """Return the state at rest."""
+        memory = [jnp.zeros(slab.shape, like.dtype) for slab in self._slabs]
+        return State(jnp.zeros_like(like), jnp.zeros_like(like), memory, memory)
+
+    def applied(
+        self, u: LocalArray, psi: Sequence[LocalArray], zeta: Sequence[LocalArray]
+    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
+        """Return the Laplacian of a field whose halo between tiles is filled, and the next memory variables."""
+        tile, firsts, seconds = self._tile, [], []
+        if tile.surface:
+            half = tile.halo[2]
+            u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
+        w: LocalArray = self._laplacian(u)
+        for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
+            zone, (a, b) = self._zone(slab), self._profile(slab)
+            stored = self._stored(slab, zone)
+            first = first.at[stored].set(b * first[stored] + a * self._first(u, zone, tile.halo, slab.axis))
+            change = self._first(first, zone, self._shift(slab), slab.axis)
+            own = b * second[stored] + a * (self._second(u, zone, tile.halo, slab.axis) + change)
+            w = w.at[tuple(slice(*part) for part in zone)].add(change + own)
+            firsts.append(first)
+            seconds.append(second.at[stored].set(own))
+        return w, firsts, seconds
+
+
+class TracedDensitySteps(DensitySteps):
+    """The same with variable density."""
+
+    def at_rest(self, like: LocalArray) -> State:
+        """Return the state at rest."""
+        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
+        return State(jnp.zeros_like(like), jnp.zeros_like(like), psi, zeta)
+
+    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
+        return jnp.pad(x, widths)
+
+    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
+        return x.at[index].set(values)
