@@ -66,9 +66,10 @@ def test_grids_with_fewer_points_than_a_stencil(comm, shape):
 
 
 def test_jax_differentiates_the_same_scheme(comm, jax_double):
+    """Of fourth order in time, which applies the operator of the second order twice."""
     import jax
 
-    grid = Grid((14,), (10.0,), order=4, layers=Layers(3), free_surface=True)
+    grid = Grid((14,), (10.0,), order=4, layers=Layers(3), free_surface=True, time_order=4)
     geometry = Geometry([[33.0]], [[40.0], [70.0]], ricker(40.0, np.arange(18) * 0.002), 0.002)
     tiles = (comm.size,) if comm.size < 4 else None
     F = Propagator(grid, geometry, dtype="float64", density=varying(grid), tiles=tiles, kernels="numpy", comm=comm)

@@ -1,4 +1,4 @@
-"""Time steps with variable density, on a staggered grid: the reference of other forms."""
+"""The operator of variable density, on a staggered grid: the reference of other forms."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.host_steps import HostSteps
 from collops.seismic.waves.stencil import staggered_derivative
 
 _Index = tuple[slice, ...]
@@ -32,7 +33,7 @@ class _Layer(NamedTuple):
     full: Recursion
 
 
-class DensitySteps:
+class DensitySteps(HostSteps):
     r"""One step of the leapfrog scheme with variable density on a tile, and its transpose.
 
     The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = \rho v^2 \Delta t^2` and :math:`w^n` is
@@ -74,7 +75,8 @@ class DensitySteps:
         threads: int | None,
         buoyancy: dict[int, np.ndarray],
     ) -> None:
-        self._tile, self._slabs, self._half = tile, slabs, tile.grid.order // 2
+        super().__init__(tile, dtype)
+        self._slabs, self._half = slabs, tile.grid.order // 2
         coefficients = staggered_derivative(tile.grid.order)
         self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
         # At the half points whose fluxes differ from zero: beyond the ends of the grid there are none.
@@ -86,28 +88,12 @@ class DensitySteps:
             self._buoyancy[axis] = np.ascontiguousarray(buoyancy[axis][own], dtype)
         self._layers = [self._layer(slab) for slab in slabs]
 
-    def forward(
-        self,
-        u: np.ndarray,
-        before: np.ndarray,
-        memory: np.ndarray,
-        c: np.ndarray,
-        stored: np.ndarray | None = None,
-        scatter: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        """Replace the field `before` by the field after `u`; parameters as for :class:`Steps`."""
-        w, _, _ = self.applied(u, self._variables(memory[0], 1), self._variables(memory[1], 0))
-        self._leap(u, before, c, w)
-        if scatter is not None:
-            before[self._tile.box] += scatter[0] * scatter[1]
-        if stored is not None:
-            stored[...] = w
+    def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out`, on the tile, with the operator applied to a field with halo; see :meth:`forward`."""
+        self.applied(u, (self._variables(memory[0], 1), self._variables(memory[1], 0)), out)
 
-    def adjoint(
-        self, u: np.ndarray, before: np.ndarray, memory: np.ndarray, c: np.ndarray, w: np.ndarray, image: np.ndarray
-    ) -> None:
-        """Replace `before` by the adjoint field at the time before `u`, and add `u` times `w` to `image`."""
-        image += u[self._tile.box] * w
+    def transposed(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the transpose of the operator, applied to a field with halo."""
         r, t = self._variables(memory[0], 1), self._variables(memory[1], 0)
         u, fluxes = self._mirrored(u), {}
         for axis in self._tile.axes:
@@ -120,29 +106,25 @@ class DensitySteps:
             for layer, own in self._across(axis, r):
                 self._decayed(own, layer.half, fluxes[axis], layer.half.start, fluxes[axis])
             fluxes[axis] = self._closed(fluxes[axis], axis)
-        self._leap(u, before, c, self._divergence(fluxes))
+        self._divergence(fluxes, out)
 
     def applied(
-        self, u: LocalArray, psi: list[LocalArray], zeta: list[LocalArray]
-    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
-        """Return the Laplacian with layers and the next memory variables, which are changed in place if possible."""
-        u, fluxes, psi, zeta = self._mirrored(u), {}, list(psi), list(zeta)
+        self, u: LocalArray, memory: tuple[list[LocalArray], list[LocalArray]], out: np.ndarray | None = None
+    ) -> tuple[LocalArray, tuple[list[LocalArray], list[LocalArray]]]:
+        """Return the result, in `out` if it is passed, and the next memory variables, changed in place if possible."""
+        u, fluxes, psi, zeta = self._mirrored(u), {}, *map(list, memory)
         for axis in self._tile.axes:
             flux = self._flux(u, axis)
             for number, layer in enumerate(self._layers):
                 if layer.axis == axis:
                     psi[number], flux = self._decayed(psi[number], layer.half, flux, layer.half.start, flux)
             fluxes[axis] = self._closed(flux, axis)
-        total = self._divergence(fluxes)
+        total = self._divergence(fluxes, out)
         for number, layer in enumerate(self._layers):
             start = tuple(n + self._half * (axis == layer.axis) for axis, n in enumerate(layer.full.start))
             change = self._difference(fluxes[layer.axis], start, zeta[number].shape, layer.axis)
             zeta[number], total = self._decayed(zeta[number], layer.full, change, (0, 0, 0), total)
-        return total, psi, zeta
-
-    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: LocalArray) -> None:
-        own = before[self._tile.box]
-        own[...] = (2 * u[self._tile.box] - own) + c * w
+        return total, (psi, zeta)
 
     def _mirrored(self, u: LocalArray) -> LocalArray:
         """Return a field with its halo above a free surface."""
@@ -172,14 +154,17 @@ class DensitySteps:
         half = self._half
         return self._replaced(flux, (..., slice(half)), flux[..., 2 * half - 1 : half - 1 : -1])
 
-    def _divergence(self, fluxes: dict[int, LocalArray]) -> LocalArray:
+    def _divergence(self, fluxes: dict[int, LocalArray], out: np.ndarray | None) -> LocalArray:
         """Return the sum of the derivatives of the fluxes at all points."""
         total = None
         for axis, flux in fluxes.items():
             start = tuple(self._half if a == axis else 0 for a in range(3))
             change = self._difference(flux, start, self._tile.inner, axis)
             total = change if total is None else total + change
-        return total
+        if out is None:
+            return total
+        out[...] = total
+        return out
 
     def _across(self, axis: int, *variables: list[np.ndarray]) -> Iterator[tuple[Any, ...]]:
         """Yield the layers across an axis with their memory variables."""

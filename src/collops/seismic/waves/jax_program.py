@@ -18,7 +18,7 @@ from collops.extend.arrays import LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
 from collops.seismic.waves.jax_steps import State
-from collops.seismic.waves.march import Shot
+from collops.seismic.waves.march import Shot, last_field
 from collops.seismic.waves.modelling import Modelling
 
 
@@ -54,10 +54,12 @@ class Program:
         self._modelling = modelling
         tile, slabs = modelling.tile, modelling.slabs
         self._steps = modelling.medium.traced_steps(slabs, modelling.dtype)
-        field, memory = math.prod(tile.inner), sum(math.prod(slab.shape) for slab in slabs)
-        sizes = np.array([field, 2 * (field + memory)]) * modelling.dtype.itemsize
-        field, state = (int(size) for size in modelling.comm.allreduce(sizes, "max"))  # tiles compute the same loops
-        self.loops = loops_within(modelling.memory, modelling.geometry.shape[2], field, state)
+        loops, memory = modelling.time_loops, sum(math.prod(slab.shape) for slab in slabs)
+        field = math.prod((*modelling.medium.fields, *tile.inner))
+        sizes = np.array([math.prod(loops.parts) * field, 2 * (field + loops.laplacians * memory)])
+        field, state = modelling.comm.allreduce(sizes * modelling.dtype.itemsize, "max")  # tiles compute the same loops
+        steps = modelling.geometry.shape[2] + loops.lead
+        self.loops = loops_within(modelling.memory, steps, int(field), int(state))
         shots = [modelling.shot(number) for number in modelling.shots]
         self._shots = _tables(shots) if shots else None
         self._compiled = (jax.jit if modelling.comm.size == 1 else jit)(self._computed)
@@ -97,17 +99,38 @@ class Program:
         self, c: LocalArray, points: LocalArray, source: LocalArray, read: LocalArray, weights: LocalArray
     ) -> LocalArray:
         """Return the traces of a shot, shape (receivers, samples)."""
+        modelling, steps, inner = self._modelling, self._steps, self._modelling.tile.inner
+        widths = [(0, 0)] * len(steps.fields) + [(n, n) for n in modelling.tile.halo]
 
-        def step(state: State, amplitude: LocalArray) -> tuple[State, LocalArray]:
-            u = self._modelling.fill(jnp.pad(state.now, [(n, n) for n in self._modelling.tile.halo]))
-            w, psi, zeta = self._steps.applied(u, state.psi, state.zeta)
-            w = w.reshape(-1).at[points].add(amplitude).reshape(w.shape)
-            sample = (weights * u.reshape(-1)[read]).sum(axis=1)
-            return State((2 * state.now - state.before) + c * w, state.now, psi, zeta), sample
+        def filled(fields: LocalArray) -> LocalArray:
+            return modelling.fill(jnp.pad(fields, widths))
 
-        samples = len(source)
-        source = jnp.pad(source, ((0, math.prod(self.loops) - samples), (0, 0)))
-        return _nested(step, self.loops, self._steps.at_rest(c), source)[1][:samples].T
+        def step(state: State, amplitudes: LocalArray) -> tuple[State, LocalArray]:
+            u = filled(state.now)
+            sample = (weights * last_field(u, modelling.tile.shape)[read]).sum(axis=1)
+            w, memory = steps.applied(u, state.memory[0])
+            w = _added(w, inner, points, amplitudes[0])
+            memories = [memory]
+            if len(state.memory) > 1:
+                again, memory = steps.applied(filled(steps.product(c, w)), state.memory[1])
+                w = _added(w + again / 12, inner, points, amplitudes[1])
+                memories.append(memory)
+            return State((2 * state.now - state.before) + steps.product(c, w), state.now, memories), sample
+
+        lead, samples = modelling.time_loops.lead, len(source)
+        amplitudes = source[:, jnp.newaxis]
+        if modelling.grid.time_order == 4:  # the source, and its second difference
+            later, now, earlier = (jnp.pad(source, ((n, 2 - n), (0, 0))) for n in range(3))
+            amplitudes = jnp.stack([now, (later - 2 * now + earlier) / 12], axis=1)[:-1]
+        amplitudes = jnp.pad(amplitudes, ((0, math.prod(self.loops) - len(amplitudes)), (0, 0), (0, 0)))
+        at_rest = steps.at_rest(c, modelling.time_loops.laplacians)
+        return _nested(step, self.loops, at_rest, amplitudes)[1][lead : lead + samples].T
+
+
+def _added(fields: LocalArray, shape: tuple[int, ...], points: LocalArray, values: LocalArray) -> LocalArray:
+    """Return fields of a shape with values added at points of the last one."""
+    first = fields.size - math.prod(shape)
+    return fields.reshape(-1).at[first + points].add(values).reshape(fields.shape)
 
 
 def loops_within(budget: int | None, steps: int, wavefield: int, state: int) -> list[int]:
@@ -133,7 +156,7 @@ def _nested(step: Callable, loops: Sequence[int], state: State, xs: LocalArray) 
     if len(loops) == 1:
         return lax.scan(step, state, xs)
     inner = jax.checkpoint(lambda state, part: _nested(step, loops[1:], state, part), prevent_cse=False)
-    state, ys = lax.scan(inner, state, xs.reshape(loops[0], len(xs) // loops[0], xs.shape[1]))
+    state, ys = lax.scan(inner, state, xs.reshape(loops[0], len(xs) // loops[0], *xs.shape[1:]))
     return state, ys.reshape(len(xs), *ys.shape[2:])
 
 

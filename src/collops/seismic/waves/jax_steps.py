@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -11,34 +10,39 @@ from collops.extend.arrays import LocalArray
 from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.numpy_steps import Steps
 
+Memory = tuple[list[LocalArray], list[LocalArray]]
+"""Both memory variables of each layer."""
+
 
 class State(NamedTuple):
-    """The state of the scheme between two steps: fields on the tile, and both memory variables of each layer."""
+    """The state of the scheme between two steps: fields on the tile, and the memory of each Laplacian in a step."""
 
     now: LocalArray
     before: LocalArray
-    psi: list[LocalArray]
-    zeta: list[LocalArray]
+    memory: list[Memory]
+
+
+def _state(like: LocalArray, fields: tuple[int, ...], memory: Memory, laplacians: int) -> State:
+    field = jnp.zeros((*fields, *like.shape[-3:]), like.dtype)
+    return State(field, field, [memory] * laplacians)
 
 
 class TracedSteps(Steps):
     """The Laplacian with layers."""
 
-    def at_rest(self, like: LocalArray) -> State:
-        """Return the state at rest."""
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
         memory = [jnp.zeros(slab.shape, like.dtype) for slab in self._slabs]
-        return State(jnp.zeros_like(like), jnp.zeros_like(like), memory, memory)
+        return _state(like, self.fields, (memory, memory), laplacians)
 
-    def applied(
-        self, u: LocalArray, psi: Sequence[LocalArray], zeta: Sequence[LocalArray]
-    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
+    def applied(self, u: LocalArray, memory: Memory) -> tuple[LocalArray, Memory]:
         """Return the Laplacian of a field whose halo between tiles is filled, and the next memory variables."""
         tile, firsts, seconds = self._tile, [], []
         if tile.surface:
             half = tile.halo[2]
             u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
         w: LocalArray = self._laplacian(u)
-        for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
+        for slab, first, second in zip(self._slabs, *memory, strict=True):
             zone, (a, b) = self._zone(slab), self._profile(slab)
             stored = self._stored(slab, zone)
             first = first.at[stored].set(b * first[stored] + a * self._first(u, zone, tile.halo, slab.axis))
@@ -47,16 +51,16 @@ class TracedSteps(Steps):
             w = w.at[tuple(slice(*part) for part in zone)].add(change + own)
             firsts.append(first)
             seconds.append(second.at[stored].set(own))
-        return w, firsts, seconds
+        return w, (firsts, seconds)
 
 
 class TracedDensitySteps(DensitySteps):
     """The same with variable density."""
 
-    def at_rest(self, like: LocalArray) -> State:
-        """Return the state at rest."""
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
         psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
-        return State(jnp.zeros_like(like), jnp.zeros_like(like), psi, zeta)
+        return _state(like, self.fields, (psi, zeta), laplacians)
 
     def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
         return jnp.pad(x, widths)

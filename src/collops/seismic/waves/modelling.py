@@ -17,15 +17,18 @@ from collops.extend.communication import collective_errors, communicator_or_worl
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, threads_of_rank
+from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
-from collops.seismic.waves.march import Shot
+from collops.seismic.waves.march import March, Shot
 from collops.seismic.waves.media import kind_of_medium
+from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda_march")
+_TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
 
 class Modelling:
@@ -45,6 +48,8 @@ class Modelling:
         Bytes for wavefields.
     medium : Medium
         The medium on the tile.
+    time_loops : type of March
+        The time loops of hosts, by the order in time.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Modelling:
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
             self.medium = kind(self.tile, **parameters)
+            self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory)
             checked_kernels(kernels)
         self._kernels, self._threads = kernels, shared_threads if threads is None else threads
@@ -101,6 +107,8 @@ class Modelling:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
         if not self.medium.on_devices:
             check_host(model, f"with {self.medium.name} the model")
+        if self.grid.time_order > 2:
+            check_host(model, f"of order {self.grid.time_order} in time the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
         invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
@@ -109,7 +117,8 @@ class Modelling:
         with raised_together():
             if invalid:
                 raise InputError("velocities must be positive and finite")
-            longest, interval = 2 / (float(largest) * float(wavenumber)), self.geometry.interval
+            limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
+            longest = limit / (float(largest) * float(wavenumber))
             if interval > longest:
                 raise InputError(
                     f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
@@ -128,7 +137,8 @@ class Modelling:
         c = self.medium.coefficients(engine.xp.square(velocity * self.geometry.interval)).astype(self.dtype)
         if self.tile.surface:
             c[..., 0] = 0
-        return loops.March(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
+        kind = loops.March if self.grid.time_order == 2 else self.time_loops
+        return kind(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile."""
@@ -173,10 +183,12 @@ class Modelling:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
         if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
-        field = max(math.prod(tile.inner) for tile in tiles)
-        state = max(2 * (math.prod(tile.shape) + _elements(self._slabs(tile))) for tile in tiles)
+        fields, loops = math.prod(self.medium.fields), self.time_loops
+        field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
+        layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)
+        state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
-        return Storage.within(memory, self.geometry.shape[2] - 1, field * itemsize, state * itemsize)
+        return Storage.within(memory, self.geometry.shape[2] - 1 + loops.lead, field * itemsize, state * itemsize)
 
 
 def check_supported(array: object, what: str) -> None:

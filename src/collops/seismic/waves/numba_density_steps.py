@@ -15,7 +15,7 @@ from collops.seismic.waves.grid import Slab, Tile
 
 
 class NumbaDensitySteps(DensitySteps):
-    """The steps of NumPy, with the same bits. Fluxes and the Laplacian are in memory that the next step overwrites."""
+    """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
         super().__init__(tile, slabs, dtype, threads, *medium)
@@ -24,7 +24,6 @@ class NumbaDensitySteps(DensitySteps):
         self._fluxes = {
             axis: np.zeros([n + more * (a == axis) for a, n in enumerate(tile.inner)], dtype) for axis in tile.axes
         }
-        self._total = np.empty(tile.inner, dtype)
         self._changes: dict[tuple[int, ...], np.ndarray] = {}
         _compiled(dtype.name, tile.grid.order)
 
@@ -34,11 +33,11 @@ class NumbaDensitySteps(DensitySteps):
         self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
         return flux
 
-    def _divergence(self, fluxes: dict[int, np.ndarray]) -> np.ndarray:
+    def _divergence(self, fluxes: dict[int, np.ndarray], out: np.ndarray) -> np.ndarray:
         for number, (axis, flux) in enumerate(fluxes.items()):
             start = [self._half if a == axis else 0 for a in range(3)]
-            self._run(_add_change, flux, start, axis, self._weights[axis], self._total, number > 0)
-        return self._total
+            self._run(_add_change, flux, start, axis, self._weights[axis], out, number > 0)
+        return out
 
     def _difference(self, x: np.ndarray, start: Sequence[int], shape: Sequence[int], axis: int) -> np.ndarray:
         key = tuple(shape)
@@ -56,7 +55,8 @@ class NumbaDensitySteps(DensitySteps):
             _decay(own, recursion.axis, recursion.a.reshape(-1), recursion.b.reshape(-1), *places)
         return own, target
 
-    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+        """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
         flat, begin, strides = _flat(u, self._tile.halo)
         with limited_threads(self._thread_count):
             _next(flat, before.reshape(-1), begin, strides, c, w)

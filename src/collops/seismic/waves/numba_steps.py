@@ -17,6 +17,7 @@ from numba import njit, prange
 
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.host_steps import HostSteps
 from collops.seismic.waves.numba_vectors import (
     add_adjoint,
     advance_psi,
@@ -134,8 +135,8 @@ def _rows(
     """Compute the rows of a task; see `_sweep`."""
     planes, rows, n, origin, block, mirrored = tile
     first, second = memory
-    to, scratch = 0, np.empty(n, u.dtype)
-    total = scratch if stage == _ADJOINT or w.size == 0 else w
+    to, scratch, leaps = 0, np.empty(n, u.dtype), before.size > 0
+    total = scratch if w.size == 0 or (stage == _ADJOINT and leaps) else w
     for i in range(planes):
         for j in range(task * block, min(rows, task * block + block)):
             base, flat = origin + i * strides[0] + j * strides[1], (i * rows + j) * n
@@ -163,7 +164,7 @@ def _rows(
                     _layer_row(
                         stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, ()
                     )
-            if stage >= _FORWARD:
+            if stage >= _FORWARD and leaps:
                 if stage == _ADJOINT:
                     _add_product(x, flat, u, base, w, flat, n)
                 _leap(before, u, base, c, flat, total, to, n)
@@ -199,7 +200,8 @@ def _sweep(
 
     `memory` has a row of psi and one of zeta, or of r and t; see the NumPy steps. Other arrays are flat, and empty if
     they are omitted. Forward, `w` receives the Laplacian, and `x` times `y` is added to the result. In the adjoint,
-    `w` is the Laplacian, and `x` the image. The compiler knows the lengths of `lanes`, `fewer`, `half` and `sides`.
+    `w` is the Laplacian, and `x` the image; without `before`, `w` receives the transposed Laplacian. The compiler knows
+    the lengths of `lanes`, `fewer`, `half` and `sides`.
     """
     for task in prange((tile[1] + tile[4] - 1) // tile[4]):
         arrays = u, before, memory, c, w, x, y
@@ -235,10 +237,11 @@ def _stencils(
     return strides, strides[3 - ndim :], totals, seconds.ravel(), firsts.ravel(), *numbers
 
 
-class Steps:
+class Steps(HostSteps):
     """The steps of :class:`collops.seismic.waves.numpy_steps.Steps`, with the same parameters, compiled."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> None:
+        super().__init__(tile, dtype)
         self._threads = threads = checked_threads(threads)
         strides = tuple(math.prod(tile.shape[axis + 1 :]) for axis in range(3))
         origin = sum(width * stride for width, stride in zip(tile.halo, strides, strict=True))
@@ -275,6 +278,16 @@ class Steps:
         Both fields are multiplied by c.
         """
         self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, before, memory, c, w, image, self._none)
+
+    def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out`, on the tile, with the Laplacian of a field with halo."""
+        none = self._none
+        self._run((_FIRST, _FORWARD), u, none, memory, none, out, none, none)
+
+    def transposed(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the transpose of the Laplacian, applied to a field with halo."""
+        none = self._none
+        self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, none, memory, none, out, none, none)
 
     def _run(self, stages: Sequence[int], u: np.ndarray, before: np.ndarray, memory: np.ndarray, *others: Any) -> None:
         arrays = u.reshape(-1), before.reshape(-1), memory, *(array.reshape(-1) for array in others)

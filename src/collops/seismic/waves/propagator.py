@@ -74,7 +74,7 @@ class Propagator:
     .. math::
         \frac{1}{v^2} \partial_t^2 u = \nabla^2 u + w(t)\, \delta(x - x_s)
 
-    with central differences: leapfrog in time, and the order of the grid in space. Sample n is the pressure at time
+    with central differences of the orders of the grid: leapfrog in time, or its modified equation. Sample n is the pressure at time
     :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
 
     With a density :math:`\rho` the pressure solves
@@ -86,8 +86,8 @@ class Propagator:
     on a staggered grid, so that a constant density changes nothing but the rounding and the dispersion. Between points
     the mean of both buoyancies counts: the scheme is of second order in space where the density varies.
 
-    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, and each shot on
-    several tiles one allreduce of its traces.
+    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
+    order in time, and each shot on several tiles one allreduce of its traces.
 
     Examples
     --------
@@ -139,8 +139,8 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or is of another engine; if it is of CuPy and the density
-            varies; if it is of JAX without 64-bit numbers, and `dtype` is float64.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the density
+            varies or the grid is of fourth order in time; if it is of JAX without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """
