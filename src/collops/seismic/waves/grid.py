@@ -232,12 +232,13 @@ class Tile:
             values = xp.moveaxis(inner, 0, axis)
         return values
 
-    def stencils(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def stencils(self, dtype: np.dtype, axes: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return coefficients in `dtype`: of the centre of the Laplacian, and of the sides of both derivatives.
 
-        The sides have shape (axes, half the order): of the second and of the first derivative.
+        The sides have shape (axes, half the order): of the second and of the first derivative. `axes` are of three, and
+        by default all of the grid.
         """
-        spacing = np.array(self.grid.spacing)
+        spacing = np.array([self.grid.spacing[axis - 3] for axis in (self.axes if axes is None else axes)])
         second = second_derivative(self.grid.order) / spacing[:, np.newaxis] ** 2
         first = first_derivative(self.grid.order) / spacing[:, np.newaxis]
         return second[:, 0].astype(dtype), second[:, 1:].astype(dtype), first.astype(dtype)

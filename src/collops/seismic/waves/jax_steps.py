@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.numpy_steps import Steps
-
-Memory = tuple[list[LocalArray], list[LocalArray]]
-"""Both memory variables of each layer."""
+from collops.seismic.waves.vti_steps import VTISteps
 
 
 class State(NamedTuple):
-    """The state of the scheme between two steps: fields on the tile, and the memory of each Laplacian in a step."""
+    """The state of the scheme between two steps: fields on the tile, and the memory of each Laplacian in a step.
+
+    A memory has the list of the first and that of the second memory variables of the layers.
+    """
 
     now: LocalArray
     before: LocalArray
-    memory: list[Memory]
+    memory: list[Any]
 
 
-def _state(like: LocalArray, fields: tuple[int, ...], memory: Memory, laplacians: int) -> State:
+def _state(like: LocalArray, fields: tuple[int, ...], memory: Any, laplacians: int) -> State:
     field = jnp.zeros((*fields, *like.shape[-3:]), like.dtype)
     return State(field, field, [memory] * laplacians)
 
@@ -35,10 +36,10 @@ class TracedSteps(Steps):
         memory = [jnp.zeros(slab.shape, like.dtype) for slab in self._slabs]
         return _state(like, self.fields, (memory, memory), laplacians)
 
-    def applied(self, u: LocalArray, memory: Memory) -> tuple[LocalArray, Memory]:
+    def applied(self, u: LocalArray, memory: Any) -> tuple[LocalArray, Any]:
         """Return the Laplacian of a field whose halo between tiles is filled, and the next memory variables."""
         tile, firsts, seconds = self._tile, [], []
-        if tile.surface:
+        if tile.surface and 2 in self._axes:
             half = tile.halo[2]
             u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
         w: LocalArray = self._laplacian(u)
@@ -67,3 +68,20 @@ class TracedDensitySteps(DensitySteps):
 
     def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
         return x.at[index].set(values)
+
+
+class TracedVTISteps(VTISteps):
+    """The derivatives of both fields of VTI media; the memory is that of both parts."""
+
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
+        memory = tuple(part.at_rest(like, 1).memory[0] for part in self._parts)
+        return _state(like, self.fields, memory, laplacians)
+
+    def applied(self, u: LocalArray, memory: Any) -> tuple[LocalArray, Any]:
+        """Return the derivatives of fields whose halo between tiles is filled, and the next memory variables."""
+        results = [part.applied(field, own) for part, field, own in zip(self._parts, u, memory, strict=True)]
+        return self._stacked([w for w, _ in results]), tuple(own for _, own in results)
+
+    def _stacked(self, fields: list[LocalArray]) -> LocalArray:
+        return jnp.stack(fields)

@@ -7,8 +7,10 @@ from typing import Any
 from collops.errors import InputError
 from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.variable_density import VariableDensity
+from collops.seismic.waves.vti import VTI
 
-_MEDIA: dict[tuple[str, ...], type[Medium]] = {(): Medium, ("density",): VariableDensity}
+# By the names of the parameters, sorted.
+_MEDIA: dict[tuple[str, ...], Any] = {(): Medium, ("density",): VariableDensity, ("delta", "epsilon"): VTI}
 
 
 def kind_of_medium(parameters: dict[str, Any]) -> type[Medium]:

@@ -97,7 +97,7 @@ class Modelling:
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group) if count > 1 else None
+        self._fill = TileHalos(parts, layout, self._group, kind.fields) if count > 1 else None
         self.memory = memory
 
     def velocity(self, model: DistributedArray) -> LocalArray:

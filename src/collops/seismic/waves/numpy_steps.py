@@ -29,12 +29,22 @@ class Steps(HostSteps):
         float32 or float64.
     threads : int
         Ignored: NumPy computes on one thread.
+    axes : sequence of int, optional
+        The axes, of three, along which to differentiate; all by default.
     """
 
-    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> None:
+    def __init__(
+        self,
+        tile: Tile,
+        slabs: Sequence[Slab],
+        dtype: np.dtype,
+        threads: int | None,
+        axes: Sequence[int] | None = None,
+    ) -> None:
         super().__init__(tile, dtype)
-        self._slabs = slabs
-        self._centers, self._seconds, self._firsts = tile.stencils(dtype)
+        self._axes = axes = tile.axes if axes is None else axes
+        self._slabs = [slab for slab in slabs if slab.axis in axes]
+        self._centers, self._seconds, self._firsts = tile.stencils(dtype, axes)
         self._center = self._centers.sum(dtype=dtype)
         self._window = tuple((0, n) for n in tile.inner)
 
@@ -75,27 +85,27 @@ class Steps(HostSteps):
 
     def _mirror(self, u: np.ndarray) -> None:
         """Fill the halo above a free surface."""
-        if self._tile.surface:
+        if self._tile.surface and 2 in self._axes:
             half = self._tile.halo[2]
             u[..., :half] = -u[..., 2 * half : half : -1]
 
     def _laplacian(self, u: np.ndarray) -> np.ndarray:
         total = self._center * u[self._tile.box]
-        for number, axis in enumerate(self._tile.axes):
+        for number, axis in enumerate(self._axes):
             for k, weight in enumerate(self._seconds[number], 1):
                 total += weight * (self._at(u, self._window, axis, k) + self._at(u, self._window, axis, -k))
         return total
 
     def _second(self, x: np.ndarray, window: _Window, shift: Sequence[int], axis: int) -> np.ndarray:
         """Return the second derivative along an axis in a window; `shift` is the index of its origin in the array."""
-        number = axis - self._tile.axes[0]
+        number = self._axes.index(axis)
         total = self._centers[number] * x[_slices(window, shift)]
         for k, weight in enumerate(self._seconds[number], 1):
             total += weight * (self._at(x, window, axis, k, shift) + self._at(x, window, axis, -k, shift))
         return total
 
     def _first(self, x: np.ndarray, window: _Window, shift: Sequence[int], axis: int) -> np.ndarray:
-        number, total = axis - self._tile.axes[0], None
+        number, total = self._axes.index(axis), None
         for k, weight in enumerate(self._firsts[number], 1):
             term = weight * (self._at(x, window, axis, k, shift) - self._at(x, window, axis, -k, shift))
             total = term if total is None else total + term
