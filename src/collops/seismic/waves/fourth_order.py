@@ -39,17 +39,19 @@ class FourthOrderMarch(March):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._between = np.zeros(self._shape, self._c.dtype)  # C q, with its halo
+        self._middle = self._between[(..., *self._tile.box)]
         self._pair = np.empty(self._wavefield, self._c.dtype)
         self._twelfth = self._c.dtype.type(1 / 12)
 
     def _advance(self, shot: Shot, fields: Fields, n: int, w: np.ndarray | None = None) -> None:
         """Compute step n of the field, and the two parts of its wavefield in `w`."""
         q, total = self._pair if w is None else w
-        points, inner = shot.source_points, self._tile.inner
+        points, inner, steps = shot.source_points, self._tile.inner, self._steps
         earlier, source, later = (_sample(shot.source, n + by) for by in (-1, 0, 1))
-        self._steps.laplacian(fields.now, fields.memory[:2], q)
+        steps.laplacian(fields.now, fields.memory[:2], q)
         last_field(q, inner)[points] += source
-        self._again(self._steps.laplacian, fields, self._steps.product(self._c, q), q, total)
+        steps.multiply(self._c, q, self._middle)
+        self._again(steps.laplacian, fields, q, total)
         last_field(total, inner)[points] += self._twelfth * (later - 2 * source + earlier)
         self._leap(fields, total)
 
@@ -57,8 +59,9 @@ class FourthOrderMarch(March):
         """Compute a step of the field that a change of c causes by a stored wavefield."""
         (q, total), steps = self._pair, self._steps
         steps.laplacian(scattered.now, scattered.memory[:2], q)
-        middle = steps.product(self._c, q) + steps.product(change, w[0])
-        self._again(steps.laplacian, scattered, middle, q, total)
+        steps.multiply(self._c, q, self._middle)
+        self._middle += steps.product(change, w[0])
+        self._again(steps.laplacian, scattered, q, total)
         self._leap(scattered, total)
         scattered.now[(..., *self._tile.box)] += steps.product(change, w[1])
 
@@ -67,14 +70,13 @@ class FourthOrderMarch(March):
         (q, total), steps = self._pair, self._steps
         steps.correlate(adjoint.now[(..., *self._tile.box)], w[1], image)
         steps.transposed(adjoint.now, adjoint.memory[:2], q)
-        middle = steps.product(self._c, q)
-        steps.correlate(self._twelfth * middle, w[0], image)
-        self._again(steps.transposed, adjoint, middle, q, total)
+        steps.multiply(self._c, q, self._middle)
+        steps.correlate(self._twelfth * self._middle, w[0], image)
+        self._again(steps.transposed, adjoint, q, total)
         self._leap(adjoint, total)
 
-    def _again(self, apply: Any, fields: Fields, middle: np.ndarray, q: np.ndarray, total: np.ndarray) -> None:
+    def _again(self, apply: Any, fields: Fields, q: np.ndarray, total: np.ndarray) -> None:
         """Apply the operator or its transpose to C q, and fill `total` with q and a twelfth of the result."""
-        self._between[(..., *self._tile.box)] = middle
         self._fill(self._between)
         apply(self._between, fields.memory[2:], total)
         total *= self._twelfth

@@ -29,7 +29,7 @@ class HostSteps:
 
     def __init__(self, tile: Tile, dtype: np.dtype) -> None:
         self._tile, self._dtype, self._box = tile, dtype, (..., *tile.box)
-        self._work: np.ndarray | None = None  # memory of a Laplacian, from step to step
+        self._buffers: list[np.ndarray] = []  # kept from step to step: new memory would take longer than the work on it
 
     def forward(
         self,
@@ -55,7 +55,7 @@ class HostSteps:
         scatter : pair of numpy.ndarray, optional
             On the tile: a perturbation of c, and the Laplacian that it multiplies.
         """
-        w = self._buffer() if stored is None else stored
+        w = self._buffer(0) if stored is None else stored
         self.laplacian(u, memory, w)
         self.leap(u, before, c, w)
         if scatter is not None:
@@ -69,18 +69,25 @@ class HostSteps:
         Both fields are multiplied by c. Parameters as for :meth:`forward`; `w` is the Laplacian that it stored.
         """
         self.correlate(u[self._box], w, image)
-        total = self._buffer()
+        total = self._buffer(0)
         self.transposed(u, memory, total)
         self.leap(u, before, c, total)
 
     def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
         """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
-        own = before[self._box]
-        own[...] = (2 * u[self._box] - own) + self.product(c, w)
+        own, moved, change = before[self._box], self._buffer(1), self._buffer(2)
+        np.multiply(u[self._box], 2, out=moved)
+        moved -= own
+        self.multiply(c, w, change)
+        np.add(moved, change, out=own)
 
     def product(self, c: LocalArray, w: LocalArray) -> LocalArray:
         """Return the product of the coefficients with fields."""
         return c * w
+
+    def multiply(self, c: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the product of the coefficients with fields."""
+        np.multiply(c, w, out=out)
 
     def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
         """Add the product of fields to an image."""
@@ -90,7 +97,8 @@ class HostSteps:
         """Return the coefficients by which the last field, where sources and receivers are, changes all fields."""
         return c
 
-    def _buffer(self) -> np.ndarray:
-        if self._work is None:
-            self._work = np.empty((*self.fields, *self._tile.inner), self._dtype)
-        return self._work
+    def _buffer(self, number: int) -> np.ndarray:
+        """Return one of three arrays of fields on the tile."""
+        if not self._buffers:
+            self._buffers = [np.empty((*self.fields, *self._tile.inner), self._dtype) for _ in range(3)]
+        return self._buffers[number]

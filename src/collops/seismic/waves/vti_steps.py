@@ -32,6 +32,7 @@ class VTISteps(HostSteps):
     def __init__(self, tile: Tile, dtype: np.dtype, horizontal: Any, vertical: Any) -> None:
         super().__init__(tile, dtype)
         self._parts = horizontal, vertical
+        self._part = np.empty(tile.inner, dtype)
 
     def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
         """Fill `out`, on the tile, with the derivatives of both fields."""
@@ -47,10 +48,18 @@ class VTISteps(HostSteps):
         """Return the products of the matrices with fields."""
         return self._stacked([c[0] * w[0] + c[1] * w[1], c[1] * w[0] + c[2] * w[1]])
 
+    def multiply(self, c: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the products of the matrices with fields."""
+        for row, own in enumerate(out):
+            np.multiply(c[row], w[0], out=own)
+            np.multiply(c[row + 1], w[1], out=self._part)
+            own += self._part
+
     def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
         """Add the inner products of fields to an image."""
         for one, two in zip(u, w, strict=True):
-            image += one * two
+            np.multiply(one, two, out=self._part)
+            image += self._part
 
     def column(self, c: LocalArray) -> LocalArray:
         """Return the second columns of the matrices."""
