@@ -80,7 +80,10 @@ class DensitySteps(HostSteps):
         coefficients = staggered_derivative(tile.grid.order)
         self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
         # At the half points whose fluxes differ from zero: beyond the ends of the grid there are none.
-        self._outside = {axis: [(self._half - 1) * (not other) for other in tile.beside[axis]] for axis in tile.axes}
+        self._outside: dict[int, tuple[int, int]] = {}
+        for axis in tile.axes:
+            before, after = tile.beside[axis]
+            self._outside[axis] = (0 if before else self._half - 1, 0 if after else self._half - 1)
         self._buoyancy = {}
         for axis, (low, high) in self._outside.items():
             part = slice(low, buoyancy[axis].shape[axis] - high)
@@ -140,7 +143,7 @@ class DensitySteps(HostSteps):
         """
         buoyancy = self._buoyancy[axis]
         flux = buoyancy * self._difference(u, self._start(axis), buoyancy.shape, axis)
-        return self._padded(flux, [tuple(self._outside[axis]) if a == axis else (0, 0) for a in range(3)])
+        return self._padded(flux, [self._outside[axis] if a == axis else (0, 0) for a in range(3)])
 
     def _start(self, axis: int) -> list[int]:
         """Return the point of a field after the first half point of the buoyancy along an axis."""
@@ -154,8 +157,8 @@ class DensitySteps(HostSteps):
         half = self._half
         return self._replaced(flux, (..., slice(half)), flux[..., 2 * half - 1 : half - 1 : -1])
 
-    def _divergence(self, fluxes: dict[int, LocalArray], out: np.ndarray | None) -> LocalArray:
-        """Return the sum of the derivatives of the fluxes at all points."""
+    def _divergence(self, fluxes: dict[int, LocalArray], out: LocalArray) -> LocalArray:
+        """Return the sum of the derivatives of the fluxes at all points, in `out` unless it is ``None``."""
         total = None
         for axis, flux in fluxes.items():
             start = tuple(self._half if a == axis else 0 for a in range(3))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from collops.extend.arrays import LocalArray
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.density_steps import DensitySteps, Recursion
 from collops.seismic.waves.grid import Slab, Tile
@@ -33,7 +34,7 @@ class NumbaDensitySteps(DensitySteps):
         self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
         return flux
 
-    def _divergence(self, fluxes: dict[int, np.ndarray], out: np.ndarray) -> np.ndarray:
+    def _divergence(self, fluxes: dict[int, np.ndarray], out: LocalArray) -> np.ndarray:
         for number, (axis, flux) in enumerate(fluxes.items()):
             start = [self._half if a == axis else 0 for a in range(3)]
             self._run(_add_change, flux, start, axis, self._weights[axis], out, number > 0)

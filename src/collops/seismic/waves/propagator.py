@@ -134,7 +134,7 @@ class Propagator:
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
-        parameters = {"density": density, "epsilon": epsilon, "delta": delta}
+        parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype}
         options |= {"memory": memory, "kernels": kernels, "threads": threads}
         self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **options)
