@@ -37,7 +37,7 @@ class Born(LinearOperator):
 
     Changes of the model and data must be of the engine of `model`.
 
-    Messages: as for the propagator. Adjoint: one exchange of halos for each step of both fields on several tiles, and
+    Messages: as for the propagator. Adjoint: the exchanges of halos for each step of both fields on several tiles, and
     one all-to-all and one allgather of images, among the ranks with the same tile.
 
     Examples

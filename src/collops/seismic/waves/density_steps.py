@@ -1,4 +1,4 @@
-"""Time steps with variable density, on a staggered grid: the reference of other forms."""
+"""The operator of variable density, on a staggered grid: the reference of other forms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.layers import Absorption, profile
+from collops.seismic.waves.host_steps import HostSteps
 from collops.seismic.waves.stencil import staggered_derivative
 
 _Index = tuple[slice, ...]
@@ -33,8 +33,8 @@ class _Layer(NamedTuple):
     full: Recursion
 
 
-class DensitySteps:
-    r"""One step of the leapfrog scheme with variable density on an undivided grid, and its transpose.
+class DensitySteps(HostSteps):
+    r"""One step of the leapfrog scheme with variable density on a tile, and its transpose.
 
     The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = \rho v^2 \Delta t^2` and :math:`w^n` is
 
@@ -51,17 +51,15 @@ class DensitySteps:
     Parameters
     ----------
     tile : Tile
-        All points of the grid.
+        The tile, with a halo of the order of the grid less 1 where other tiles are.
     slabs : sequence of Slab
         Its layers.
     dtype : numpy.dtype
         float32 or float64.
     threads : int
         Ignored: NumPy computes on one thread.
-    density : numpy.ndarray
-        On the tile, in kg/m³.
-    absorption : Absorption
-        Parameters of the layers.
+    buoyancy : dict
+        Of :class:`VariableDensity`.
 
     References
     ----------
@@ -75,37 +73,30 @@ class DensitySteps:
         slabs: Sequence[Slab],
         dtype: np.dtype,
         threads: int | None,
-        density: np.ndarray,
-        absorption: Absorption,
+        buoyancy: dict[int, np.ndarray],
     ) -> None:
-        self._tile, self._slabs, self._half = tile, slabs, tile.grid.order // 2
+        super().__init__(tile, dtype)
+        self._slabs, self._half = slabs, tile.grid.order // 2
         coefficients = staggered_derivative(tile.grid.order)
         self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
-        self._buoyancy = {axis: _between(1 / density, axis).astype(dtype) for axis in tile.axes}
-        self._layers = [self._layer(slab, absorption, dtype) for slab in slabs]
+        # At the half points whose fluxes differ from zero: beyond the ends of the grid there are none.
+        self._outside: dict[int, tuple[int, int]] = {}
+        for axis in tile.axes:
+            before, after = tile.beside[axis]
+            self._outside[axis] = (0 if before else self._half - 1, 0 if after else self._half - 1)
+        self._buoyancy = {}
+        for axis, (low, high) in self._outside.items():
+            part = slice(low, buoyancy[axis].shape[axis] - high)
+            own = tuple(part if a == axis else slice(None) for a in range(3))
+            self._buoyancy[axis] = np.ascontiguousarray(buoyancy[axis][own], dtype)
+        self._layers = [self._layer(slab) for slab in slabs]
 
-    def forward(
-        self,
-        u: np.ndarray,
-        before: np.ndarray,
-        memory: np.ndarray,
-        c: np.ndarray,
-        stored: np.ndarray | None = None,
-        scatter: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        """Replace the field `before` by the field after `u`; parameters as for :class:`Steps`."""
-        w, _, _ = self.laplacian(u, self._variables(memory[0], 1), self._variables(memory[1], 0))
-        self._leap(u, before, c, w)
-        if scatter is not None:
-            before[self._tile.box] += scatter[0] * scatter[1]
-        if stored is not None:
-            stored[...] = w
+    def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out`, on the tile, with the operator applied to a field with halo; see :meth:`forward`."""
+        self.applied(u, (self._variables(memory[0], 1), self._variables(memory[1], 0)), out)
 
-    def adjoint(
-        self, u: np.ndarray, before: np.ndarray, memory: np.ndarray, c: np.ndarray, w: np.ndarray, image: np.ndarray
-    ) -> None:
-        """Replace `before` by the adjoint field at the time before `u`, and add `u` times `w` to `image`."""
-        image += u[self._tile.box] * w
+    def transposed(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the transpose of the operator, applied to a field with halo."""
         r, t = self._variables(memory[0], 1), self._variables(memory[1], 0)
         u, fluxes = self._mirrored(u), {}
         for axis in self._tile.axes:
@@ -118,42 +109,46 @@ class DensitySteps:
             for layer, own in self._across(axis, r):
                 self._decayed(own, layer.half, fluxes[axis], layer.half.start, fluxes[axis])
             fluxes[axis] = self._closed(fluxes[axis], axis)
-        self._leap(u, before, c, self._divergence(fluxes))
+        self._divergence(fluxes, out)
 
-    def laplacian(
-        self, u: LocalArray, psi: list[LocalArray], zeta: list[LocalArray]
-    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
-        """Return the Laplacian with layers and the next memory variables, which are changed in place if possible."""
-        u, fluxes, psi, zeta = self._mirrored(u), {}, list(psi), list(zeta)
+    def applied(
+        self, u: LocalArray, memory: tuple[list[LocalArray], list[LocalArray]], out: np.ndarray | None = None
+    ) -> tuple[LocalArray, tuple[list[LocalArray], list[LocalArray]]]:
+        """Return the result, in `out` if it is passed, and the next memory variables, changed in place if possible."""
+        u, fluxes, psi, zeta = self._mirrored(u), {}, *map(list, memory)
         for axis in self._tile.axes:
             flux = self._flux(u, axis)
             for number, layer in enumerate(self._layers):
                 if layer.axis == axis:
                     psi[number], flux = self._decayed(psi[number], layer.half, flux, layer.half.start, flux)
             fluxes[axis] = self._closed(flux, axis)
-        total = self._divergence(fluxes)
+        total = self._divergence(fluxes, out)
         for number, layer in enumerate(self._layers):
             start = tuple(n + self._half * (axis == layer.axis) for axis, n in enumerate(layer.full.start))
             change = self._difference(fluxes[layer.axis], start, zeta[number].shape, layer.axis)
             zeta[number], total = self._decayed(zeta[number], layer.full, change, (0, 0, 0), total)
-        return total, psi, zeta
-
-    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: LocalArray) -> None:
-        own = before[self._tile.box]
-        own[...] = (2 * u[self._tile.box] - own) + c * w
+        return total, (psi, zeta)
 
     def _mirrored(self, u: LocalArray) -> LocalArray:
         """Return a field with its halo above a free surface."""
         if not self._tile.surface:
             return u
-        half = self._half
-        return self._replaced(u, (..., slice(half)), -u[..., 2 * half : half : -1])
+        half, halo = self._half, self._tile.halo[2]
+        return self._replaced(u, (..., slice(halo - half, halo)), -u[..., halo + half : halo : -1])
 
     def _flux(self, u: LocalArray, axis: int) -> LocalArray:
-        """Return the derivative times the buoyancy at the half points along an axis, with zeros before and after."""
-        flux = self._buoyancy[axis] * self._difference(u, self._tile.halo, self._buoyancy[axis].shape, axis)
-        width = self._half - 1
-        return self._padded(flux, [(width, width) if a == axis else (0, 0) for a in range(3)])
+        """Return the derivative times the buoyancy at the half points along an axis, with zeros outside the grid.
+
+        The half points extend half a stencil beyond the tile.
+        """
+        buoyancy = self._buoyancy[axis]
+        flux = buoyancy * self._difference(u, self._start(axis), buoyancy.shape, axis)
+        return self._padded(flux, [self._outside[axis] if a == axis else (0, 0) for a in range(3)])
+
+    def _start(self, axis: int) -> list[int]:
+        """Return the point of a field after the first half point of the buoyancy along an axis."""
+        back = self._half - 1 - self._outside[axis][0]
+        return [width - back * (a == axis) for a, width in enumerate(self._tile.halo)]
 
     def _closed(self, flux: LocalArray, axis: int) -> LocalArray:
         """Return a flux with its mirror image above a free surface."""
@@ -162,14 +157,17 @@ class DensitySteps:
         half = self._half
         return self._replaced(flux, (..., slice(half)), flux[..., 2 * half - 1 : half - 1 : -1])
 
-    def _divergence(self, fluxes: dict[int, LocalArray]) -> LocalArray:
-        """Return the sum of the derivatives of the fluxes at all points."""
+    def _divergence(self, fluxes: dict[int, LocalArray], out: LocalArray) -> LocalArray:
+        """Return the sum of the derivatives of the fluxes at all points, in `out` unless it is ``None``."""
         total = None
         for axis, flux in fluxes.items():
             start = tuple(self._half if a == axis else 0 for a in range(3))
             change = self._difference(flux, start, self._tile.inner, axis)
             total = change if total is None else total + change
-        return total
+        if out is None:
+            return total
+        out[...] = total
+        return out
 
     def _across(self, axis: int, *variables: list[np.ndarray]) -> Iterator[tuple[Any, ...]]:
         """Yield the layers across an axis with their memory variables."""
@@ -216,45 +214,16 @@ class DensitySteps:
     def _spacings(self) -> list[tuple[int, float]]:
         return list(zip(self._tile.axes, self._tile.grid.spacing, strict=True))
 
-    def _layer(self, slab: Slab, absorption: Absorption, dtype: np.dtype) -> _Layer:
-        axis, width = slab.axis, self._tile.grid.layers.width
-        low = slab.a[self._half] != 0  # of the first point of the axis
+    def _layer(self, slab: Slab) -> _Layer:
+        axis, width, half = slab.axis, self._tile.grid.layers.width, self._half
+        low = slab.a[half] != 0  # of the first point of the axis
         first = 0 if low else self._tile.inner[axis] - width
+        own = slice(half, half + width) if low else slice(-half - width, -half)
         recursions = []
-        for staggered, begin in ((True, first + self._half - 1), (False, first)):
-            inwards = profile(width, dict(self._spacings())[axis], absorption, staggered)
-            a, b = (np.expand_dims(x[:: -1 if low else 1].astype(dtype), _others(axis)) for x in inwards)
+        for values, begin in ((slab.staggered, first + half - 1), ((slab.a[own], slab.b[own]), first)):
+            a, b = (np.expand_dims(x, _others(axis)) for x in values)
             recursions.append(Recursion(axis, a, b, tuple(begin * (other == axis) for other in range(3))))
         return _Layer(axis, *recursions)
-
-
-def largest_wavenumber(density: np.ndarray, tile: Tile) -> float:
-    r"""Return a wavenumber k in 1/m such that steps of up to :math:`2 / (v k)` are stable for velocities up to v.
-
-    It is the square root of the largest :math:`\rho_i \sum_a 4 S / h_a^2 \sum_k |f_k| (\beta_{i+k-1/2} +
-    \beta_{i-k+1/2}) / 2` with the coefficients :math:`f_k` of the first derivative and the sum S of their magnitudes,
-    which bounds the eigenvalues by the inequality of Cauchy and Schwarz.
-    """
-    weights, bound = np.abs(staggered_derivative(tile.grid.order)), np.zeros(tile.inner)
-    half = len(weights)
-    for axis, h in zip(tile.axes, tile.grid.spacing, strict=True):
-        buoyancy = np.moveaxis(_between(1 / density, axis), axis, 0)
-        padded = np.pad(buoyancy, [(half - 1, half - 1), (0, 0), (0, 0)], mode="edge")
-        n = tile.inner[axis]
-        for k, weight in enumerate(weights):
-            both = padded[half + k :][:n] + padded[half - 1 - k :][:n]
-            bound += np.moveaxis(both, 0, axis) * (2 * weight * weights.sum() / h**2)
-    return float(np.sqrt((density * bound).max()))
-
-
-def _between(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return the means of neighbours along an axis; beyond the ends, the edge values continue."""
-    padded = np.pad(values, [(1, 1) if a == axis else (0, 0) for a in range(3)], mode="edge")
-    return (padded[_along(axis, slice(1, None))] + padded[_along(axis, slice(-1))]) / 2
-
-
-def _along(axis: int, part: slice) -> _Index:
-    return tuple(part if a == axis else slice(None) for a in range(3))
 
 
 def _others(axis: int) -> tuple[int, ...]:

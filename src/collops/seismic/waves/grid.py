@@ -14,7 +14,7 @@ from collops import Layout
 from collops.errors import InputError, LayoutError
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.layers import Absorption, Layers, profile
-from collops.seismic.waves.stencil import ORDERS, first_derivative, largest_step, second_derivative
+from collops.seismic.waves.stencil import LIMITS, ORDERS, first_derivative, largest_step, second_derivative
 
 RADIUS = 4
 """Grid points on each side of a source or a receiver that its interpolation uses."""
@@ -22,7 +22,7 @@ RADIUS = 4
 
 @dataclass(frozen=True)
 class Grid:
-    """A uniform grid of model points in one to three dimensions, and how derivatives on it are computed.
+    r"""A uniform grid of model points in one to three dimensions, and how derivatives on it are computed.
 
     Parameters
     ----------
@@ -37,6 +37,9 @@ class Grid:
     free_surface : bool
         Whether the pressure vanishes at depth 0, where there is then no layer: the field above is the mirror image of
         the field below, with the opposite sign.
+    time_order : {2, 4}
+        Order of accuracy in time. A step of order 4 computes two Laplacians, and may be :math:`\sqrt{3/2}` times as
+        long. Order 4 has no kernels for devices.
 
     Raises
     ------
@@ -56,6 +59,7 @@ class Grid:
     order: int = 8
     layers: Layers = field(default_factory=Layers)
     free_surface: bool = False
+    time_order: int = 2
 
     def __post_init__(self) -> None:
         try:
@@ -69,6 +73,8 @@ class Grid:
             raise InputError(f"a grid has at least 2 points along each axis and positive spacings: {shape}, {spacing}")
         if self.order not in ORDERS:
             raise InputError(f"the order of accuracy in space must be 2, 4, ... or {ORDERS[-1]}, not {self.order!r}")
+        if self.time_order not in LIMITS:
+            raise InputError(f"the order of accuracy in time must be 2 or 4, not {self.time_order!r}")
         if not isinstance(self.layers, Layers):
             raise InputError(f"layers must be Layers, not {self.layers!r}: for example Layers(20)")
         object.__setattr__(self, "shape", shape)
@@ -87,7 +93,7 @@ class Grid:
 
     def largest_step(self, velocity: float) -> float:
         """Return the longest stable time step in seconds for a largest velocity in metres per second."""
-        return largest_step(self.order, self.spacing, velocity)
+        return largest_step(self.order, self.spacing, velocity, self.time_order)
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,8 @@ class Slab:
         Index of its first element in the memory of all slabs.
     a, b : numpy.ndarray
         Coefficients of the recursion at the stored points along the axis, zero outside the layer.
+    staggered : pair of numpy.ndarray
+        The same at the half points on both sides of the points of the layer.
     """
 
     axis: int
@@ -121,6 +129,7 @@ class Slab:
     offset: int
     a: np.ndarray
     b: np.ndarray
+    staggered: tuple[np.ndarray, np.ndarray]
 
 
 class Tile:
@@ -136,6 +145,8 @@ class Tile:
         Layout of the model. A rank's tile has its block and, at the ends of the grid, the layers beyond it.
     rank : int
         The rank.
+    reach : int
+        Points on each side from which a step takes values.
 
     Attributes
     ----------
@@ -149,6 +160,8 @@ class Tile:
         The tile in an array with halo.
     begin : tuple of int
         Index of the first point of the tile in the padded grid, per axis of the grid.
+    beside : tuple of pair of bool
+        Whether there are tiles before and after this one, per axis.
     surface : bool
         Whether the tile begins at a free surface.
 
@@ -158,7 +171,7 @@ class Tile:
         If a tile along a split axis has fewer points than a halo.
     """
 
-    def __init__(self, grid: Grid, layout: Layout, rank: int) -> None:
+    def __init__(self, grid: Grid, layout: Layout, rank: int, reach: int) -> None:
         block, ndim = layout.block(rank), len(grid.shape)
         self.grid, self.block = grid, block.slices
         self.dims = block.shape
@@ -171,7 +184,7 @@ class Tile:
             for own, (before, _) in zip(block.slices, grid.padding, strict=True)
         )
         half = grid.order // 2
-        widths = [max(half, RADIUS) if axis in layout.split_axes else half for axis in range(ndim)]
+        widths = [max(reach, RADIUS) if axis in layout.split_axes else half for axis in range(ndim)]
         for axis in layout.split_axes:
             smallest = min(layout.sizes[axis])
             if smallest < widths[axis]:
@@ -185,11 +198,25 @@ class Tile:
         self.shape = tuple(n + 2 * width for n, width in zip(self.inner, self.halo, strict=True))
         self.box = tuple(slice(width, width + n) for n, width in zip(self.inner, self.halo, strict=True))
         self.axes = tuple(range(3 - ndim, 3))
+        before_and_after = ((own.start > 0, own.stop < n) for own, n in zip(block.slices, grid.shape, strict=True))
+        self.beside = (*((False, False) for _ in fill), *before_and_after)
         self.surface = grid.free_surface and block.slices[-1].start == 0
 
     def extend(self, values: LocalArray, xp: Any = np) -> LocalArray:
         """Return values of this rank's block on its tile: edge values continue into the layers."""
         return xp.pad(values, self.ends, mode="edge").reshape(self.inner)
+
+    def values(self, values: np.ndarray, axis: int | None = None, width: int = 0) -> np.ndarray:
+        """Return values of the model on this tile, with `width` more points on each side along one of three axes.
+
+        Edge values of the model continue.
+        """
+        indices = []
+        for a, own, (before, after), n in zip(self.axes, self.block, self.ends, self.grid.shape, strict=True):
+            more = width if a == axis else 0
+            indices.append(np.clip(np.arange(own.start - before - more, own.stop + after + more), 0, n - 1))
+        values = values[np.ix_(*indices)]
+        return values.reshape((1,) * (3 - values.ndim) + values.shape)
 
     def fold(self, values: LocalArray, xp: Any = np) -> LocalArray:
         """Return values on the tile added to this rank's block: the transpose of :meth:`extend`."""
@@ -205,12 +232,13 @@ class Tile:
             values = xp.moveaxis(inner, 0, axis)
         return values
 
-    def stencils(self, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def stencils(self, dtype: np.dtype, axes: Sequence[int] | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return coefficients in `dtype`: of the centre of the Laplacian, and of the sides of both derivatives.
 
-        The sides have shape (axes, half the order): of the second and of the first derivative.
+        The sides have shape (axes, half the order): of the second and of the first derivative. `axes` are of three, and
+        by default all of the grid.
         """
-        spacing = np.array(self.grid.spacing)
+        spacing = np.array([self.grid.spacing[axis - 3] for axis in (self.axes if axes is None else axes)])
         second = second_derivative(self.grid.order) / spacing[:, np.newaxis] ** 2
         first = first_derivative(self.grid.order) / spacing[:, np.newaxis]
         return second[:, 0].astype(dtype), second[:, 1:].astype(dtype), first.astype(dtype)
@@ -228,9 +256,10 @@ class Tile:
                 begin, end = zone[0] - half, zone[1] + half
                 a, b = np.zeros((2, end - begin), dtype)
                 stored = slice(layer[0] - begin, layer[1] - begin)
-                inwards = profile(width, spacing, absorption)
-                a[stored], b[stored] = (values[:: -1 if low else 1] for values in inwards)
+                outwards = -1 if low else 1
+                a[stored], b[stored] = (x[::outwards] for x in profile(width, spacing, absorption))
+                one, two = (x[::outwards].astype(dtype) for x in profile(width, spacing, absorption, staggered=True))
                 shape = tuple(end - begin if a_ == axis else m for a_, m in enumerate(self.inner))
-                slabs.append(Slab(axis, zone, begin, shape, offset, a, b))
+                slabs.append(Slab(axis, zone, begin, shape, offset, a, b, (one, two)))
                 offset += math.prod(shape)
         return slabs

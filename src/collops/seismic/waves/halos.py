@@ -18,9 +18,11 @@ class TileHalos:
         Layout of the model over the ranks of `comm`.
     comm : Communicator
         The ranks of one group of tiles.
+    fields : tuple of int
+        Number of coupled fields, as the first axis of the array; empty for one field.
     """
 
-    def __init__(self, tiles: list[Tile], layout: Layout, comm: Communicator) -> None:
+    def __init__(self, tiles: list[Tile], layout: Layout, comm: Communicator, fields: tuple[int, ...]) -> None:
         own = tiles[comm.rank]
         missing = 3 - len(own.grid.shape)
         sizes = [[0] * len(blocks) for blocks in layout.sizes]
@@ -36,10 +38,13 @@ class TileHalos:
 
         moves = transfers(padded, comm.rank, regions)
         # Boxes are relative to the tile in sends, and to the region in receives.
-        sends = [(peer, _moved(box, own.halo)) for peer, _, box in moves.sends if peer != comm.rank]
+        all_fields = tuple(slice(0, n) for n in fields)
+        sends = [(peer, all_fields + _moved(box, own.halo)) for peer, _, box in moves.sends if peer != comm.rank]
         beside = [width - w for width, w in zip(own.halo[missing:], halo, strict=True)]
         receives = [
-            (peer, _moved(box, (*own.halo[:missing], *beside))) for peer, _, box in moves.receives if peer != comm.rank
+            (peer, all_fields + _moved(box, (*own.halo[:missing], *beside)))
+            for peer, _, box in moves.receives
+            if peer != comm.rank
         ]
         self._plan = ExchangePlan(comm, sends, receives, travels=moves.travels)
 

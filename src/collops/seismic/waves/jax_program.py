@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,19 +17,9 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.arrays import LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
-from collops.seismic.waves.density_steps import DensitySteps
-from collops.seismic.waves.march import Shot
+from collops.seismic.waves.jax_steps import State
+from collops.seismic.waves.march import Shot, last_field
 from collops.seismic.waves.modelling import Modelling
-from collops.seismic.waves.numpy_steps import Steps
-
-
-class State(NamedTuple):
-    """The state of the scheme between two steps: fields on the tile, and both memory variables of each layer."""
-
-    now: LocalArray
-    before: LocalArray
-    psi: list[LocalArray]
-    zeta: list[LocalArray]
 
 
 class Program:
@@ -64,15 +53,13 @@ class Program:
             )
         self._modelling = modelling
         tile, slabs = modelling.tile, modelling.slabs
-        if modelling.density is None:
-            self._steps = _TracedSteps(tile, slabs, modelling.dtype, None)
-        else:
-            medium = modelling.density, modelling.absorption
-            self._steps = _TracedDensitySteps(tile, slabs, modelling.dtype, None, *medium)
-        field, memory = math.prod(tile.inner), sum(math.prod(slab.shape) for slab in slabs)
-        sizes = np.array([field, 2 * (field + memory)]) * modelling.dtype.itemsize
-        field, state = (int(size) for size in modelling.comm.allreduce(sizes, "max"))  # tiles compute the same loops
-        self.loops = loops_within(modelling.memory, modelling.geometry.shape[2], field, state)
+        self._steps = modelling.medium.traced_steps(slabs, modelling.dtype)
+        loops, memory = modelling.time_loops, sum(math.prod(slab.shape) for slab in slabs)
+        field = math.prod((*modelling.medium.fields, *tile.inner))
+        sizes = np.array([math.prod(loops.parts) * field, 2 * (field + loops.laplacians * memory)])
+        field, state = modelling.comm.allreduce(sizes * modelling.dtype.itemsize, "max")  # tiles compute the same loops
+        steps = modelling.geometry.shape[2] + loops.lead
+        self.loops = loops_within(modelling.memory, steps, int(field), int(state))
         shots = [modelling.shot(number) for number in modelling.shots]
         self._shots = _tables(shots) if shots else None
         self._compiled = (jax.jit if modelling.comm.size == 1 else jit)(self._computed)
@@ -102,9 +89,7 @@ class Program:
             traces = jnp.zeros((0, *modelling.geometry.shape[1:]), modelling.dtype) + 0 * velocity.sum()
             return DistributedArray(modelling.range, modelling.comm, traces)
         padded = jnp.pad(velocity, modelling.tile.ends, mode="edge").reshape(modelling.tile.inner)
-        c = (padded * modelling.geometry.interval) ** 2
-        if modelling.density is not None:
-            c = modelling.density.astype(modelling.dtype) * c
+        c = modelling.medium.coefficients((padded * modelling.geometry.interval) ** 2)
         if modelling.tile.surface:
             c = c.at[..., 0].set(0)
         traces = lax.map(lambda shot: self._shot(c, *shot), self._shots)
@@ -114,61 +99,38 @@ class Program:
         self, c: LocalArray, points: LocalArray, source: LocalArray, read: LocalArray, weights: LocalArray
     ) -> LocalArray:
         """Return the traces of a shot, shape (receivers, samples)."""
+        modelling, steps, inner = self._modelling, self._steps, self._modelling.tile.inner
+        widths = [(0, 0)] * len(steps.fields) + [(n, n) for n in modelling.tile.halo]
 
-        def step(state: State, amplitude: LocalArray) -> tuple[State, LocalArray]:
-            u = self._modelling.fill(jnp.pad(state.now, [(n, n) for n in self._modelling.tile.halo]))
-            w, psi, zeta = self._steps.laplacian(u, state.psi, state.zeta)
-            w = w.reshape(-1).at[points].add(amplitude).reshape(w.shape)
-            sample = (weights * u.reshape(-1)[read]).sum(axis=1)
-            return State((2 * state.now - state.before) + c * w, state.now, psi, zeta), sample
+        def filled(fields: LocalArray) -> LocalArray:
+            return modelling.fill(jnp.pad(fields, widths))
 
-        samples = len(source)
-        source = jnp.pad(source, ((0, math.prod(self.loops) - samples), (0, 0)))
-        return _nested(step, self.loops, self._steps.at_rest(c), source)[1][:samples].T
+        def step(state: State, amplitudes: LocalArray) -> tuple[State, LocalArray]:
+            u = filled(state.now)
+            sample = (weights * last_field(u, modelling.tile.shape)[read]).sum(axis=1)
+            w, memory = steps.applied(u, state.memory[0])
+            w = _added(w, inner, points, amplitudes[0])
+            memories = [memory]
+            if len(state.memory) > 1:
+                again, memory = steps.applied(filled(steps.product(c, w)), state.memory[1])
+                w = _added(w + again / 12, inner, points, amplitudes[1])
+                memories.append(memory)
+            return State((2 * state.now - state.before) + steps.product(c, w), state.now, memories), sample
 
-
-class _TracedSteps(Steps):
-    """The Laplacian with layers, without changing an array in place."""
-
-    def at_rest(self, like: LocalArray) -> State:
-        """Return the state at rest."""
-        memory = [jnp.zeros(slab.shape, like.dtype) for slab in self._slabs]
-        return State(jnp.zeros_like(like), jnp.zeros_like(like), memory, memory)
-
-    def laplacian(
-        self, u: LocalArray, psi: Sequence[LocalArray], zeta: Sequence[LocalArray]
-    ) -> tuple[LocalArray, list[LocalArray], list[LocalArray]]:
-        """Return the Laplacian of a field whose halo between tiles is filled, and the next memory variables."""
-        tile, firsts, seconds = self._tile, [], []
-        if tile.surface:
-            half = tile.halo[2]
-            u = u.at[..., :half].set(-u[..., 2 * half : half : -1])
-        w: LocalArray = self._laplacian(u)
-        for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
-            zone, (a, b) = self._zone(slab), self._profile(slab)
-            stored = self._stored(slab, zone)
-            first = first.at[stored].set(b * first[stored] + a * self._first(u, zone, tile.halo, slab.axis))
-            change = self._first(first, zone, self._shift(slab), slab.axis)
-            own = b * second[stored] + a * (self._second(u, zone, tile.halo, slab.axis) + change)
-            w = w.at[tuple(slice(*part) for part in zone)].add(change + own)
-            firsts.append(first)
-            seconds.append(second.at[stored].set(own))
-        return w, firsts, seconds
+        lead, samples = modelling.time_loops.lead, len(source)
+        amplitudes = source[:, jnp.newaxis]
+        if modelling.grid.time_order == 4:  # the source, and its second difference
+            later, now, earlier = (jnp.pad(source, ((n, 2 - n), (0, 0))) for n in range(3))
+            amplitudes = jnp.stack([now, (later - 2 * now + earlier) / 12], axis=1)[:-1]
+        amplitudes = jnp.pad(amplitudes, ((0, math.prod(self.loops) - len(amplitudes)), (0, 0), (0, 0)))
+        at_rest = steps.at_rest(c, modelling.time_loops.laplacians)
+        return _nested(step, self.loops, at_rest, amplitudes)[1][lead : lead + samples].T
 
 
-class _TracedDensitySteps(DensitySteps):
-    """The same with variable density."""
-
-    def at_rest(self, like: LocalArray) -> State:
-        """Return the state at rest."""
-        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
-        return State(jnp.zeros_like(like), jnp.zeros_like(like), psi, zeta)
-
-    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
-        return jnp.pad(x, widths)
-
-    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
-        return x.at[index].set(values)
+def _added(fields: LocalArray, shape: tuple[int, ...], points: LocalArray, values: LocalArray) -> LocalArray:
+    """Return fields of a shape with values added at points of the last one."""
+    first = fields.size - math.prod(shape)
+    return fields.reshape(-1).at[first + points].add(values).reshape(fields.shape)
 
 
 def loops_within(budget: int | None, steps: int, wavefield: int, state: int) -> list[int]:
@@ -194,7 +156,7 @@ def _nested(step: Callable, loops: Sequence[int], state: State, xs: LocalArray) 
     if len(loops) == 1:
         return lax.scan(step, state, xs)
     inner = jax.checkpoint(lambda state, part: _nested(step, loops[1:], state, part), prevent_cse=False)
-    state, ys = lax.scan(inner, state, xs.reshape(loops[0], len(xs) // loops[0], xs.shape[1]))
+    state, ys = lax.scan(inner, state, xs.reshape(loops[0], len(xs) // loops[0], *xs.shape[1:]))
     return state, ys.reshape(len(xs), *ys.shape[2:])
 
 

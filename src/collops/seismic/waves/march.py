@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from scipy.sparse import csr_array
 from collops.seismic.host_kernels import uses_numba
 from collops.seismic.waves.geometry import Geometry, injection, interpolation
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.layers import Absorption
+from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.storage import Reversal, Storage
 
 
@@ -22,29 +23,18 @@ def make_steps(
     dtype: np.dtype,
     kernels: str | None,
     threads: int | None,
-    medium: tuple[np.ndarray, Absorption] | None = None,
+    medium: Medium | None = None,
 ) -> Any:
-    """Return the steps of hosts, compiled or in plain NumPy, for a variable density if `medium` has it."""
-    compiled = uses_numba(kernels, "waves propagate")
-    if medium is not None:
-        if compiled:
-            from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
-        else:
-            from collops.seismic.waves.density_steps import DensitySteps
-        return DensitySteps(tile, slabs, dtype, threads, *medium)
-    if compiled:
-        from collops.seismic.waves.numba_steps import Steps
-    else:
-        from collops.seismic.waves.numpy_steps import Steps
-    return Steps(tile, slabs, dtype, threads)
+    """Return the steps of hosts, compiled or in plain NumPy, for a medium with constant density or another one."""
+    return (medium or Medium(tile)).host_steps(uses_numba(kernels, "waves propagate"), slabs, dtype, threads)
 
 
 class Fields:
     """The state of the scheme between two steps: two fields with halos, and the memory variables of the layers."""
 
-    def __init__(self, shape: tuple[int, ...], memory: int, dtype: np.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], memory: tuple[int, int], dtype: np.dtype) -> None:
         self.now, self.before = np.zeros((2, *shape), dtype)
-        self.memory = np.zeros((2, memory), dtype)
+        self.memory = np.zeros(memory, dtype)
 
     def swap(self) -> None:
         """Make the field that a step computed the present one."""
@@ -102,23 +92,28 @@ class Shot:
 
 
 class March:
-    """The time loops on a tile, for one model.
+    """The time loops on a tile, for one model, of second order in time.
 
     Parameters
     ----------
     tile : Tile
         The tile.
-    steps : Steps
+    steps : HostSteps
         The kernels of one step.
     memory : int
         Elements of a memory variable of all slabs.
     c : numpy.ndarray
-        The squared velocity times the squared time step on the tile.
+        The coefficients of the medium on the tile; of constant density the squared velocity times the squared time
+        step.
     fill : callable or None
         Fills the halo of a field from the neighbouring tiles, in place. Collective among the ranks of the tiles.
     storage : Storage
         What migration stores.
     """
+
+    lead = 0  # steps before the first sample
+    parts: tuple[int, ...] = ()  # of a stored wavefield
+    laplacians = 1  # in a step, each with memory variables of its own
 
     def __init__(
         self,
@@ -130,28 +125,30 @@ class March:
         storage: Storage,
     ) -> None:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill or (lambda field: None)
-        self._memory, self._storage = memory, storage
+        self._memory, self._storage = (2 * self.laplacians, memory), storage
+        self._shape = (*steps.fields, *tile.shape)
+        self._wavefield = (*self.parts, *steps.fields, *tile.inner)
+        self._column = steps.column(c).reshape(*steps.fields, -1)
         self._reversal: Reversal | None = None  # keeps its memory from shot to shot
 
     def model(self, shot: Shot, traces: np.ndarray) -> None:
         """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
-        fields = self._at_rest()
-        for n in range(traces.shape[1]):
+        fields, samples = self._at_rest(), traces.shape[1]
+        for n in range(-self.lead, samples):
             self._record(fields, shot, traces, n)
-            if n + 1 < traces.shape[1]:
+            if n + 1 < samples:
                 self._advance(shot, fields, n)
 
     def linearised(self, shot: Shot, change: np.ndarray, traces: np.ndarray) -> None:
         """Fill `traces` with their derivative along a change of c, of the same shape."""
-        fields, scattered = self._at_rest(), self._at_rest()
-        w = np.empty(self._tile.inner, self._c.dtype)
-        for n in range(traces.shape[1]):
+        fields, scattered, samples = self._at_rest(), self._at_rest(), traces.shape[1]
+        w = np.empty(self._wavefield, self._c.dtype)
+        for n in range(-self.lead, samples):
             self._record(scattered, shot, traces, n)
-            if n + 1 < traces.shape[1]:
+            if n + 1 < samples:
                 self._fill(fields.now)
                 self._advance(shot, fields, n, w)
-                self._steps.forward(scattered.now, scattered.before, scattered.memory, self._c, None, (change, w))
-                scattered.swap()
+                self._scatter(scattered, change, w)
 
     def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray) -> None:
         r"""Add to `image` the sum over time of :math:`\kappa w`: the transpose of :meth:`linearised`, multiplied by c.
@@ -159,38 +156,54 @@ class March:
         `traces` has the traces of all receivers.
         """
         if self._reversal is None:
-            self._reversal = Reversal(self._storage, self._tile.inner, self._c.dtype)
-        adjoint, c = self._at_rest(), self._c.reshape(-1)[shot.receiver_points]
+            self._reversal = Reversal(self._storage, self._wavefield, self._c.dtype)
+        adjoint, column = self._at_rest(), self._column[..., shot.receiver_points]
 
-        def advance(fields: Fields, n: int, w: np.ndarray | None) -> None:
+        def advance(fields: Fields, number: int, w: np.ndarray | None) -> None:
             self._fill(fields.now)
-            self._advance(shot, fields, n, w)
+            self._advance(shot, fields, number - self.lead, w)
 
-        for n, w in self._reversal.walk(self._at_rest(), advance):
-            # The field at step n + 1: what the later residuals cause, and the residual of this step.
-            self._add(adjoint.now, shot.receiver_points, c * (shot.spread @ traces[:, n + 1]))
+        for number, w in self._reversal.walk(self._at_rest(), advance):
+            # The field at the next step: what the later residuals cause, and the residual of that step.
+            residual = shot.spread @ traces[:, number - self.lead + 1]
+            self._add(adjoint.now, shot.receiver_points, column * residual)
             self._fill(adjoint.now)
-            self._steps.adjoint(adjoint.now, adjoint.before, adjoint.memory, self._c, w, image)
-            adjoint.swap()
+            self._retreat(adjoint, w, image)
 
     def _at_rest(self) -> Fields:
-        return Fields(self._tile.shape, self._memory, self._c.dtype)
+        return Fields(self._shape, self._memory, self._c.dtype)
 
     def _record(self, fields: Fields, shot: Shot, traces: np.ndarray, n: int) -> None:
         self._fill(fields.now)
-        traces[:, n] = shot.receivers @ fields.now.reshape(-1)
+        if n >= 0:
+            traces[:, n] = shot.receivers @ last_field(fields.now, self._tile.shape)
 
     def _advance(self, shot: Shot, fields: Fields, n: int, w: np.ndarray | None = None) -> None:
         """Compute step n of the field, whose halo is filled, and its Laplacian with the source in `w`."""
         self._steps.forward(fields.now, fields.before, fields.memory, self._c, w)
         points, source = shot.source_points, shot.source[n]
-        self._add(fields.before, points, self._c.reshape(-1)[points] * source)
+        self._add(fields.before, points, self._column[..., points] * source)
         if w is not None:
-            w.reshape(-1)[points] += source
+            last_field(w, self._tile.inner)[points] += source
         fields.swap()
+
+    def _scatter(self, scattered: Fields, change: np.ndarray, w: np.ndarray) -> None:
+        """Compute a step of the field, whose halo is filled, that a change of c causes by a stored wavefield."""
+        self._steps.forward(scattered.now, scattered.before, scattered.memory, self._c, None, (change, w))
+        scattered.swap()
+
+    def _retreat(self, adjoint: Fields, w: np.ndarray, image: np.ndarray) -> None:
+        """Compute a step of the adjoint field, whose halo is filled, and add its product with `w` to the image."""
+        self._steps.adjoint(adjoint.now, adjoint.before, adjoint.memory, self._c, w, image)
+        adjoint.swap()
 
     def _add(self, field: np.ndarray, points: np.ndarray, values: np.ndarray) -> None:
         """Add values at points of the tile to a field with halo."""
         if points.size:
-            inner = field[self._tile.box]
-            inner[np.unravel_index(points, inner.shape)] += values
+            inner = field[(..., *self._tile.box)]
+            inner[(..., *np.unravel_index(points, self._tile.inner))] += values
+
+
+def last_field(fields: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the last field of contiguous fields of a shape as a flat array, which shares their memory."""
+    return fields.reshape(-1, math.prod(shape))[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,18 @@ from collops.extend.communication import collective_errors, communicator_or_worl
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, threads_of_rank
-from collops.seismic.real_numbers import finite_array
-from collops.seismic.waves.density_steps import largest_wavenumber
+from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
-from collops.seismic.waves.march import Shot
+from collops.seismic.waves.march import March, Shot
+from collops.seismic.waves.media import kind_of_medium
+from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda_march")
+_TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
 
 class Modelling:
@@ -45,8 +46,10 @@ class Modelling:
         The shots of each group.
     memory : int or None
         Bytes for wavefields.
-    density : numpy.ndarray or None
-        The density on the tile, in double precision, if it varies.
+    medium : Medium
+        The medium on the tile.
+    time_loops : type of March
+        The time loops of hosts, by the order in time.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Modelling:
         *,
         tiles: Sequence[int] | None,
         dtype: DTypeLike,
-        density: ArrayLike | None,
+        parameters: dict[str, ArrayLike | None],
         memory: int | None,
         kernels: str | None,
         threads: int | None,
@@ -78,10 +81,12 @@ class Modelling:
             places = tuple(range(1, len(split) + 1))
             self.domain = Layout(grid.shape, comm.size, (comm.size // count, *split), places)
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
-            parts = [Tile(grid, layout, rank) for rank in range(count)]
+            parameters = {name: values for name, values in parameters.items() if values is not None}
+            kind = kind_of_medium(parameters)
+            parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
-            self.density = None if density is None else _checked_density(density, self.tile, count)
-            self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
+            self.medium = kind(self.tile, **parameters)
+            self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory)
             checked_kernels(kernels)
         self._kernels, self._threads = kernels, shared_threads if threads is None else threads
@@ -92,7 +97,7 @@ class Modelling:
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group) if count > 1 else None
+        self._fill = TileHalos(parts, layout, self._group, kind.fields) if count > 1 else None
         self.memory = memory
 
     def velocity(self, model: DistributedArray) -> LocalArray:
@@ -100,17 +105,20 @@ class Modelling:
         check_supported(model, "the model")
         if model.layout is not self.domain or model.comm is not self.comm:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
-        if self.density is not None:
-            check_host(model, "with variable density the model")
+        if not self.medium.on_devices:
+            check_host(model, f"with {self.medium.name} the model")
+        if self.grid.time_order > 2:
+            check_host(model, f"of order {self.grid.time_order} in time the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
         invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
-        facts = np.array([invalid, 0.0 if invalid else float(velocity.max())])
-        invalid, largest = self.comm.allreduce(facts, "max")
+        facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.medium.wavenumber])
+        invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
                 raise InputError("velocities must be positive and finite")
-            longest, interval = self._largest_step(float(largest)), self.geometry.interval
+            limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
+            longest = limit / (float(largest) * float(wavenumber))
             if interval > longest:
                 raise InputError(
                     f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
@@ -123,27 +131,22 @@ class Modelling:
         engine = engine_of(velocity)
         loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
-            medium = () if self.density is None else ((self.density, self.absorption),)
+            other = () if self.medium.on_devices else (self.medium,)
             options = self._kernels, self._threads
-            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *medium)
-        c = engine.xp.square(velocity * self.geometry.interval)
-        c = (c if self.density is None else self.density * c).astype(self.dtype)
+            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
+        c = self.medium.coefficients(engine.xp.square(velocity * self.geometry.interval)).astype(self.dtype)
         if self.tile.surface:
             c[..., 0] = 0
-        return loops.March(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
+        kind = loops.March if self.grid.time_order == 2 else self.time_loops
+        return kind(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
-        """Return a shot on the tile. With a variable density its source is divided by the density at its points."""
-        shot = Shot.create(self.geometry, number, self.tile, self.dtype)
-        if self.density is None:
-            return shot
-        buoyancy = (1 / self.density.reshape(-1)[shot.source_points]).astype(self.dtype)
-        return replace(shot, source=shot.source * buoyancy)
+        """Return a shot on the tile."""
+        return self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
 
     def slope(self, velocity: LocalArray) -> LocalArray:
-        """Return the derivative of c with respect to the velocity."""
-        slope = 2 * velocity * self.geometry.interval**2
-        return slope if self.density is None else self.density * slope
+        """Return the derivative of the coefficients with respect to the velocity."""
+        return self.medium.coefficients(2 * velocity * self.geometry.interval**2)
 
     def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
@@ -176,17 +179,16 @@ class Modelling:
             frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
         return Absorption(interval, velocity, frequency)
 
-    def _largest_step(self, velocity: float) -> float:
-        return self.grid.largest_step(velocity) if self._wavenumber is None else 2 / (velocity * self._wavenumber)
-
     def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
         if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
-        field = max(math.prod(tile.inner) for tile in tiles)
-        state = max(2 * (math.prod(tile.shape) + _elements(self._slabs(tile))) for tile in tiles)
+        fields, loops = math.prod(self.medium.fields), self.time_loops
+        field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
+        layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)
+        state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
-        return Storage.within(memory, self.geometry.shape[2] - 1, field * itemsize, state * itemsize)
+        return Storage.within(memory, self.geometry.shape[2] - 1 + loops.lead, field * itemsize, state * itemsize)
 
 
 def check_supported(array: object, what: str) -> None:
@@ -203,18 +205,6 @@ def check_host(array: object, what: str) -> None:
     check_supported(array, what)
     if isinstance(array, DistributedArray) and array.engine.memory != "host":
         raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
-
-
-def _checked_density(density: ArrayLike, tile: Tile, tiles: int) -> np.ndarray:
-    """Return the density on the tile in double precision."""
-    values = finite_array("the density", density)
-    if values.shape != tile.grid.shape:
-        raise InputError(f"the density must have the shape {tile.grid.shape} of the grid, not {values.shape}")
-    if not (values > 0).all():
-        raise InputError("densities must be positive")
-    if tiles > 1:
-        raise InputError(f"waves with a variable density need undivided grids, not {tiles} tiles")
-    return tile.extend(values)
 
 
 def _elements(slabs: list[Slab]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import prange
 
+from collops.extend.arrays import LocalArray
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.density_steps import DensitySteps, Recursion
@@ -16,31 +17,29 @@ from collops.seismic.waves.grid import Slab, Tile
 
 
 class NumbaDensitySteps(DensitySteps):
-    """The steps of NumPy, with the same bits. Fluxes and the Laplacian are in memory that the next step overwrites."""
+    """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
         super().__init__(tile, slabs, dtype, threads, *medium)
         self._thread_count = checked_threads(threads)
-        more = 2 * self._half - 2
+        more = 2 * self._half - 1
         self._fluxes = {
-            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(buoyancy.shape)], dtype)
-            for axis, buoyancy in self._buoyancy.items()
+            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(tile.inner)], dtype) for axis in tile.axes
         }
-        self._total = np.empty(tile.inner, dtype)
         self._changes: dict[tuple[int, ...], np.ndarray] = {}
         _compiled(dtype.name, tile.grid.order)
 
     def _flux(self, u: np.ndarray, axis: int) -> np.ndarray:
-        flux, start = self._fluxes[axis], [(self._half - 1) * (a == axis) for a in range(3)]
+        flux, start = self._fluxes[axis], [self._outside[axis][0] * (a == axis) for a in range(3)]
         out = _flat(flux, start)
-        self._run(_fill_flux, u, self._tile.halo, axis, self._weights[axis], self._buoyancy[axis], *out)
+        self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
         return flux
 
-    def _divergence(self, fluxes: dict[int, np.ndarray]) -> np.ndarray:
+    def _divergence(self, fluxes: dict[int, np.ndarray], out: LocalArray) -> np.ndarray:
         for number, (axis, flux) in enumerate(fluxes.items()):
             start = [self._half if a == axis else 0 for a in range(3)]
-            self._run(_add_change, flux, start, axis, self._weights[axis], self._total, number > 0)
-        return self._total
+            self._run(_add_change, flux, start, axis, self._weights[axis], out, number > 0)
+        return out
 
     def _difference(self, x: np.ndarray, start: Sequence[int], shape: Sequence[int], axis: int) -> np.ndarray:
         key = tuple(shape)
@@ -58,7 +57,8 @@ class NumbaDensitySteps(DensitySteps):
             _decay(own, recursion.axis, recursion.a.reshape(-1), recursion.b.reshape(-1), *places)
         return own, target
 
-    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+        """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
         flat, begin, strides = _flat(u, self._tile.halo)
         with limited_threads(self._thread_count):
             _next(flat, before.reshape(-1), begin, strides, c, w)

@@ -18,6 +18,7 @@ from numba import prange
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.host_steps import HostSteps
 from collops.seismic.waves.numba_vectors import (
     add_adjoint,
     advance_psi,
@@ -135,8 +136,8 @@ def _rows(
     """Compute the rows of a task; see `_sweep`."""
     planes, rows, n, origin, block, mirrored = tile
     first, second = memory
-    to, scratch = 0, np.empty(n, u.dtype)
-    total = scratch if stage == _ADJOINT or w.size == 0 else w
+    to, scratch, leaps = 0, np.empty(n, u.dtype), before.size > 0
+    total = scratch if w.size == 0 or (stage == _ADJOINT and leaps) else w
     for i in range(planes):
         for j in range(task * block, min(rows, task * block + block)):
             base, flat = origin + i * strides[0] + j * strides[1], (i * rows + j) * n
@@ -164,7 +165,7 @@ def _rows(
                     _layer_row(
                         stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, ()
                     )
-            if stage >= _FORWARD:
+            if stage >= _FORWARD and leaps:
                 if stage == _ADJOINT:
                     _add_product(x, flat, u, base, w, flat, n)
                 _leap(before, u, base, c, flat, total, to, n)
@@ -200,7 +201,8 @@ def _sweep(
 
     `memory` has a row of psi and one of zeta, or of r and t; see the NumPy steps. Other arrays are flat, and empty if
     they are omitted. Forward, `w` receives the Laplacian, and `x` times `y` is added to the result. In the adjoint,
-    `w` is the Laplacian, and `x` the image. The compiler knows the lengths of `lanes`, `fewer`, `half` and `sides`.
+    `w` is the Laplacian, and `x` the image; without `before`, `w` receives the transposed Laplacian. The compiler knows
+    the lengths of `lanes`, `fewer`, `half` and `sides`.
     """
     for task in prange((tile[1] + tile[4] - 1) // tile[4]):
         arrays = u, before, memory, c, w, x, y
@@ -213,7 +215,7 @@ def _sweep(
 def _compiled(dtype: str, order: int, ndim: int) -> None:
     """Compile the kernel for a type of grids, or load it from the cache on disk. Later calls do not compile."""
     none, sides = np.empty(0, dtype), np.zeros((ndim, order // 2), dtype)
-    stencils = _stencils((1, 1, 1), sides[:, 0], sides, sides)
+    stencils = _stencils((1, 1, 1), (1,) * ndim, sides[:, 0], sides, sides)
     constants: Any = (0, 0, 0, 0, 1, 0), np.empty((0, _COLUMNS), np.int64), none, none, *stencils
     sweep: Any = _sweep
     with compilation_lock(sweep, "waves"):
@@ -227,32 +229,46 @@ def _lanes(dtype: np.dtype) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _stencils(
-    strides: tuple[int, ...], centers: np.ndarray, seconds: np.ndarray, firsts: np.ndarray
+    strides: tuple[int, ...], across: tuple[int, ...], centers: np.ndarray, seconds: np.ndarray, firsts: np.ndarray
 ) -> tuple[Any, ...]:
-    """Return the strides of a field, and the coefficients of the stencils, whose numbers the compiler must know."""
+    """Return the strides of a field and the coefficients of the stencils, whose numbers the compiler must know.
+
+    `across` are the strides of the axes along which to differentiate.
+    """
     ndim, half = seconds.shape
     totals = np.append(centers, centers.sum(dtype=centers.dtype))
     numbers = (0,) * half, (0,) * (ndim * half)
-    return strides, strides[3 - ndim :], totals, seconds.ravel(), firsts.ravel(), *numbers
+    return strides, across, totals, seconds.ravel(), firsts.ravel(), *numbers
 
 
-class Steps:
+class Steps(HostSteps):
     """The steps of :class:`collops.seismic.waves.numpy_steps.Steps`, with the same parameters, compiled."""
 
-    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> None:
+    def __init__(
+        self,
+        tile: Tile,
+        slabs: Sequence[Slab],
+        dtype: np.dtype,
+        threads: int | None,
+        axes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(tile, dtype)
+        axes = tile.axes if axes is None else axes
+        slabs = [slab for slab in slabs if slab.axis in axes]
         self._threads = threads = checked_threads(threads)
         strides = tuple(math.prod(tile.shape[axis + 1 :]) for axis in range(3))
         origin = sum(width * stride for width, stride in zip(tile.halo, strides, strict=True))
         shares = threads * max(1, round(tile.inner[1] / (_ROW_BLOCK * threads)))  # equally many for each thread
         block = -(-tile.inner[1] // shares)
-        mirrored = tile.grid.order // 2 if tile.surface else 0
-        table = np.array([_entries(slab, tile, slabs) for slab in slabs], np.int64).reshape(len(slabs), _COLUMNS)
+        mirrored = tile.grid.order // 2 if tile.surface and 2 in axes else 0
+        table = np.array([_entries(slab, axes, slabs) for slab in slabs], np.int64).reshape(len(slabs), _COLUMNS)
         a, b = (np.concatenate([np.empty(0, dtype), *parts]) for parts in ([s.a for s in slabs], [s.b for s in slabs]))
-        stencils = _stencils(strides, *tile.stencils(dtype))
+        across = tuple(strides[axis] for axis in axes)
+        stencils = _stencils(strides, across, *tile.stencils(dtype, axes))
         self._constants: Any = (*tile.inner, origin, block, mirrored), table, a, b, *stencils
         self._lanes = _lanes(dtype)
         self._none = np.empty(0, dtype)
-        _compiled(dtype.name, tile.grid.order, len(tile.axes))
+        _compiled(dtype.name, tile.grid.order, len(axes))
 
     def forward(
         self,
@@ -277,6 +293,16 @@ class Steps:
         """
         self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, before, memory, c, w, image, self._none)
 
+    def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out`, on the tile, with the Laplacian of a field with halo."""
+        none = self._none
+        self._run((_FIRST, _FORWARD), u, none, memory, none, out, none, none)
+
+    def transposed(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the transpose of the Laplacian, applied to a field with halo."""
+        none = self._none
+        self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, none, memory, none, out, none, none)
+
     def _run(self, stages: Sequence[int], u: np.ndarray, before: np.ndarray, memory: np.ndarray, *others: Any) -> None:
         arrays = u.reshape(-1), before.reshape(-1), memory, *(array.reshape(-1) for array in others)
         sweep: Any = _sweep
@@ -285,10 +311,10 @@ class Steps:
                 sweep(stage, *self._lanes, *arrays, *self._constants)
 
 
-def _entries(slab: Slab, tile: Tile, slabs: Sequence[Slab]) -> tuple[int, ...]:
+def _entries(slab: Slab, axes: Sequence[int], slabs: Sequence[Slab]) -> tuple[int, ...]:
     """Return a row of the table of slabs: its axis and zone, where its memory and its profile begin, its number."""
     strides = math.prod(slab.shape[1:]), slab.shape[2], 1
     profiles = sum(other.a.size for other in slabs if other.offset < slab.offset)
     origin = slab.offset - slab.begin * strides[slab.axis]
-    number = slab.axis - tile.axes[0]
+    number = axes.index(slab.axis)
     return (slab.axis, *slab.zone, origin, *strides[:2], profiles - slab.begin, number)

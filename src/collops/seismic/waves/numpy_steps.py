@@ -1,4 +1,4 @@
-"""Time steps in plain NumPy: the reference of the compiled kernels, with the same operations in the same order."""
+"""The Laplacian in plain NumPy: the reference of the compiled kernels, with the same operations in the same order."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.host_steps import HostSteps
 
 _Window = tuple[tuple[int, int], ...]
 
 
-class Steps:
-    r"""One step of the leapfrog scheme on a tile, and its transpose.
+class Steps(HostSteps):
+    r"""The Laplacian with layers and constant coefficients on a tile, and its transpose.
 
-    The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = v^2 \Delta t^2` and :math:`w^n` is the
-    Laplacian of :math:`u^n` with the memory variables of the layers (see :class:`Layers`); sources are added later. The
-    transposed scheme is propagated multiplied by c: with :math:`\kappa = c \lambda` for the adjoint field
-    :math:`\lambda`, it is :math:`\kappa^n = 2 \kappa^{n+1} - \kappa^{n+2} + c \hat w`, where :math:`\hat w` is the
-    Laplacian of :math:`\kappa^{n+1}` and, for each layer, :math:`\partial_{xx} t - \partial_x r` with
+    The Laplacian of a field u has the memory variables of the layers (see :class:`Layers`). The transpose, applied to
+    :math:`\kappa`, is the Laplacian of :math:`\kappa` and, for each layer, :math:`\partial_{xx} t - \partial_x r` with
     :math:`t \gets b t + a \kappa` and :math:`r \gets b r - a \partial_x (\kappa + t)`.
 
     Parameters
@@ -31,67 +29,45 @@ class Steps:
         float32 or float64.
     threads : int
         Ignored: NumPy computes on one thread.
+    axes : sequence of int, optional
+        The axes, of three, along which to differentiate; all by default.
     """
 
-    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> None:
-        self._tile, self._slabs = tile, slabs
-        self._centers, self._seconds, self._firsts = tile.stencils(dtype)
+    def __init__(
+        self,
+        tile: Tile,
+        slabs: Sequence[Slab],
+        dtype: np.dtype,
+        threads: int | None,
+        axes: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(tile, dtype)
+        self._axes = axes = tile.axes if axes is None else axes
+        self._slabs = [slab for slab in slabs if slab.axis in axes]
+        self._centers, self._seconds, self._firsts = tile.stencils(dtype, axes)
         self._center = self._centers.sum(dtype=dtype)
         self._window = tuple((0, n) for n in tile.inner)
 
-    def forward(
-        self,
-        u: np.ndarray,
-        before: np.ndarray,
-        memory: np.ndarray,
-        c: np.ndarray,
-        stored: np.ndarray | None = None,
-        scatter: tuple[np.ndarray, np.ndarray] | None = None,
-    ) -> None:
-        """Replace the field `before` by the field after `u`.
-
-        Parameters
-        ----------
-        u, before : numpy.ndarray
-            Fields with halos; the halo of `u` is filled.
-        memory : numpy.ndarray
-            The memory variables of all slabs, shape (2, elements).
-        c : numpy.ndarray
-            On the tile.
-        stored : numpy.ndarray, optional
-            On the tile; receives the Laplacian with layers.
-        scatter : pair of numpy.ndarray, optional
-            On the tile: a perturbation of c, and the Laplacian that it multiplies.
-        """
+    def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out`, on the tile, with the Laplacian of a field with halo; see :meth:`forward`."""
         self._mirror(u)
         psi, zeta = (self._variables(part) for part in memory)
         for slab, values in zip(self._slabs, psi, strict=True):
             zone, (a, b) = self._zone(slab), self._profile(slab)
             own = values[self._stored(slab, zone)]
             own[...] = b * own + a * self._first(u, zone, self._tile.halo, slab.axis)
-        w = self._laplacian(u)
+        out[...] = self._laplacian(u)
         for slab, first, second in zip(self._slabs, psi, zeta, strict=True):
             zone, (a, b) = self._zone(slab), self._profile(slab)
             change = self._first(first, zone, self._shift(slab), slab.axis)
             own = second[self._stored(slab, zone)]
             own[...] = b * own + a * (self._second(u, zone, self._tile.halo, slab.axis) + change)
-            w[_slices(zone)] += change
-            w[_slices(zone)] += own
-        self._leap(u, before, c, w)
-        if scatter is not None:
-            before[self._tile.box] += scatter[0] * scatter[1]
-        if stored is not None:
-            stored[...] = w
+            out[_slices(zone)] += change
+            out[_slices(zone)] += own
 
-    def adjoint(
-        self, u: np.ndarray, before: np.ndarray, memory: np.ndarray, c: np.ndarray, w: np.ndarray, image: np.ndarray
-    ) -> None:
-        """Replace `before` by the adjoint field at the time before `u`, and add the product of `u` and `w` to `image`.
-
-        Both fields are multiplied by c. Parameters as for :meth:`forward`; `w` is the Laplacian that it stored.
-        """
+    def transposed(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
+        """Fill `out` with the transpose of the Laplacian, applied to a field with halo."""
         self._mirror(u)
-        image += u[self._tile.box] * w
         r, t = (self._variables(part) for part in memory)
         for slab, first, second in zip(self._slabs, r, t, strict=True):
             zone, (a, b) = self._zone(slab), self._profile(slab)
@@ -101,40 +77,35 @@ class Steps:
             change += self._first(second, zone, self._shift(slab), slab.axis)
             own = first[self._stored(slab, zone)]
             own[...] = b * own - a * change
-        total = self._laplacian(u)
+        out[...] = self._laplacian(u)
         for slab, first, second in zip(self._slabs, r, t, strict=True):
             zone, shift = self._zone(slab), self._shift(slab)
             change = self._second(second, zone, shift, slab.axis)
-            total[_slices(zone)] += change - self._first(first, zone, shift, slab.axis)
-        self._leap(u, before, c, total)
+            out[_slices(zone)] += change - self._first(first, zone, shift, slab.axis)
 
     def _mirror(self, u: np.ndarray) -> None:
         """Fill the halo above a free surface."""
-        if self._tile.surface:
+        if self._tile.surface and 2 in self._axes:
             half = self._tile.halo[2]
             u[..., :half] = -u[..., 2 * half : half : -1]
 
-    def _leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
-        own = before[self._tile.box]
-        own[...] = (2 * u[self._tile.box] - own) + c * w
-
     def _laplacian(self, u: np.ndarray) -> np.ndarray:
         total = self._center * u[self._tile.box]
-        for number, axis in enumerate(self._tile.axes):
+        for number, axis in enumerate(self._axes):
             for k, weight in enumerate(self._seconds[number], 1):
                 total += weight * (self._at(u, self._window, axis, k) + self._at(u, self._window, axis, -k))
         return total
 
     def _second(self, x: np.ndarray, window: _Window, shift: Sequence[int], axis: int) -> np.ndarray:
         """Return the second derivative along an axis in a window; `shift` is the index of its origin in the array."""
-        number = axis - self._tile.axes[0]
+        number = self._axes.index(axis)
         total = self._centers[number] * x[_slices(window, shift)]
         for k, weight in enumerate(self._seconds[number], 1):
             total += weight * (self._at(x, window, axis, k, shift) + self._at(x, window, axis, -k, shift))
         return total
 
     def _first(self, x: np.ndarray, window: _Window, shift: Sequence[int], axis: int) -> np.ndarray:
-        number, total = axis - self._tile.axes[0], None
+        number, total = self._axes.index(axis), None
         for k, weight in enumerate(self._firsts[number], 1):
             term = weight * (self._at(x, window, axis, k, shift) - self._at(x, window, axis, -k, shift))
             total = term if total is None else total + term

@@ -39,7 +39,10 @@ class Propagator:
     dtype : dtype
         float32 or float64, of fields and data.
     density : array, optional
-        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default. It needs undivided grids.
+        The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
+    epsilon, delta : array, optional
+        Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
+        is the vertical velocity. `epsilon` must be at least `delta`.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
@@ -74,8 +77,8 @@ class Propagator:
     .. math::
         \frac{1}{v^2} \partial_t^2 u = \nabla^2 u + w(t)\, \delta(x - x_s)
 
-    with central differences: leapfrog in time, and the order of the grid in space. Sample n is the pressure at time
-    :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
+    with central differences of the orders of the grid: leapfrog in time, or its modified equation. Sample n is the
+    pressure at time :math:`n \Delta t`. In a constant velocity in 3-D it is :math:`w(t - r / v) / (4 \pi r)`.
 
     With a density :math:`\rho` the pressure solves
 
@@ -86,8 +89,22 @@ class Propagator:
     on a staggered grid, so that a constant density changes nothing but the rounding and the dispersion. Between points
     the mean of both buoyancies counts: the scheme is of second order in space where the density varies.
 
-    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, and each shot on
-    several tiles one allreduce of its traces.
+    In VTI media, the horizontal and the vertical stress p and q solve
+
+    .. math::
+        \frac{1}{v^2} \partial_t^2 \begin{pmatrix} p \\ q \end{pmatrix} =
+        \begin{pmatrix} 1 + 2 \epsilon & \sqrt{1 + 2 \delta} \\ \sqrt{1 + 2 \delta} & 1 \end{pmatrix}
+        \begin{pmatrix} (\partial_x^2 + \partial_y^2)\, p \\ \partial_z^2 q + w(t)\, \delta(x - x_s) \end{pmatrix}
+
+    and receivers record q, which is the pressure where the medium is isotropic [1]_.
+
+    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
+    order in time, and each shot on several tiles one allreduce of its traces.
+
+    References
+    ----------
+    .. [1] Duveneck, E., and Bakker, P. M., "Stable P-wave modeling for reverse-time migration in tilted TI media",
+       Geophysics 76(2), S65-S75, 2011.
 
     Examples
     --------
@@ -109,16 +126,19 @@ class Propagator:
         tiles: Sequence[int] | None = None,
         dtype: DTypeLike = "float32",
         density: ArrayLike | None = None,
+        epsilon: ArrayLike | None = None,
+        delta: ArrayLike | None = None,
         memory: int | None = None,
         kernels: str | None = None,
         threads: int | None = None,
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
-        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
+        parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
+        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype}
         options |= {"memory": memory, "kernels": kernels, "threads": threads}
-        self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
-        self._options = options
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **options)
+        self._options = options | parameters
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self.shots, self.storage = modelling.shots, modelling.storage
@@ -138,8 +158,9 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or is of another engine; if it is of CuPy and the density
-            varies; if it is of JAX without 64-bit numbers, and `dtype` is float64.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the density
+            varies, the medium is VTI or the grid is of fourth order in time; if it is of JAX without 64-bit numbers,
+            and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """

@@ -1,0 +1,87 @@
+"""A medium: what a wave equation needs besides the velocity, and how it changes the scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from collops.errors import InputError
+from collops.extend.arrays import LocalArray
+from collops.seismic.real_numbers import finite_array
+from collops.seismic.waves.grid import Grid, Slab, Tile
+from collops.seismic.waves.stencil import largest_wavenumber
+
+if TYPE_CHECKING:
+    from collops.seismic.waves.march import Shot
+
+
+class Medium:
+    """A medium with constant density on a tile, and the base of the others, which override what differs.
+
+    All media have the scheme :math:`u^{n+1} = 2 u^n - u^{n-1} + C L u^n` with a linear operator L that does not depend
+    on the velocity, and symmetric coefficients C at each point, which are proportional to its square.
+
+    Parameters
+    ----------
+    tile : Tile
+        The tile.
+
+    Attributes
+    ----------
+    name : str
+        In messages.
+    on_devices : bool
+        Whether there are kernels for devices.
+    fields : tuple of int
+        Number of coupled fields, as the first axis of arrays of them; empty for one field, whose arrays have no such
+        axis. Sources and receivers are on the last field.
+    wavenumber : float
+        A wavenumber k in 1/m on this tile such that no eigenvalue of the operator exceeds :math:`(v k)^2`, for
+        velocities up to v.
+    """
+
+    name: ClassVar[str] = "constant density"
+    on_devices: ClassVar[bool] = True
+    fields: ClassVar[tuple[int, ...]] = ()
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.wavenumber = largest_wavenumber(tile.grid.order, tile.grid.spacing)
+
+    @staticmethod
+    def reach(grid: Grid) -> int:
+        """Return the number of points on each side from which L takes values."""
+        return grid.order // 2
+
+    def coefficients(self, c: LocalArray) -> LocalArray:
+        """Return the coefficients C for the squared velocity times the squared time step on the tile."""
+        return c
+
+    def shot(self, shot: Shot) -> Shot:
+        """Return a shot with the source as this medium has it."""
+        return shot
+
+    def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
+        """Return the steps of hosts, in Numba or in plain NumPy."""
+        if compiled:
+            from collops.seismic.waves.numba_steps import Steps
+        else:
+            from collops.seismic.waves.numpy_steps import Steps
+        return Steps(self.tile, slabs, dtype, threads)
+
+    def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
+        """Return the steps of JAX."""
+        from collops.seismic.waves.jax_steps import TracedSteps
+
+        return TracedSteps(self.tile, slabs, dtype, None)
+
+
+def grid_values(name: str, values: ArrayLike, grid: Grid) -> np.ndarray:
+    """Return the values of a parameter at all points of a grid in double precision, after checking them."""
+    array = finite_array(f"the {name}", values)
+    if array.shape != grid.shape:
+        raise InputError(f"the {name} must have the shape {grid.shape} of the grid, not {array.shape}")
+    return array
