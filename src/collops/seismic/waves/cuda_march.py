@@ -34,7 +34,7 @@ def make_steps(
 class March:
     """The time loops on a tile, for one model; parameters and methods as for the form of hosts in ``march.py``.
 
-    `c` and the arrays of all methods are on the device.
+    `c` and the arrays of all methods are on the device; `memory` is for hosts.
     """
 
     def __init__(

@@ -53,6 +53,8 @@ class CudaSteps:
         The tile with its halo in a field.
     a, b : numpy.ndarray
         Coefficients of the recursions of all slabs.
+    elements : int
+        Of a memory variable of all layers, stored at the points of the layers only.
     """
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype) -> None:
