@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from collops.seismic.waves import Propagator, cuda_march, cuda_storage, modelling
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator, cuda_march, cuda_storage, modelling
 from tests.seismic.test_waves import products, small
 from tests.seismic.waves_on_host import COMPILER, replace_device
 
@@ -39,3 +40,15 @@ def test_other_grids(comm, on_device, ndim, order, width):
     expected = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm))
     on_device()
     assert products(Propagator(grid, geometry, dtype="float64", comm=comm)) == expected
+
+
+def test_points_that_layers_reach_and_others(comm, on_device):
+    """A grid large enough for blocks of every group: across each axis, and in the interior."""
+    grid = Grid((14, 20, 104), (10.0, 11.0, 9.0), order=4, layers=Layers(3))
+    geometry = Geometry([[70.0, 100.0, 450.0]], [[60.0, 90.0, 480.0], [3.0, 3.0, 900.0]], np.ones(8), 0.001)
+    expected = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm))
+    on_device()
+    F = Propagator(grid, geometry, dtype="float64", comm=comm)
+    assert products(F) == expected
+    (steps,) = F._modelling._steps.values()
+    assert min(steps._boxes) > 0

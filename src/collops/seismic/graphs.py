@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from collops.extend.communication import HIGHEST_PRIORITY
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
@@ -19,21 +21,25 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
     return lambda: graph.launch(cupy.cuda.get_current_stream())
 
 
-def side_stream() -> Any:
-    """Return a stream for :func:`side_by_side`."""
+def side_streams(count: int) -> list[Any]:
+    """Return streams for :func:`side_by_side`, whose work starts before that of other streams."""
     import cupy
 
-    return cupy.cuda.Stream(non_blocking=True)
+    return [cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY) for _ in range(count)]
 
 
-def side_by_side(first: Callable[[], None], second: Callable[[], None], side: Any) -> None:
-    """Launch work on the current stream, and other work on the stream `side`; what follows waits for both."""
+def side_by_side(first: Callable[[], None], others: Sequence[Callable[[], None]], sides: Sequence[Any]) -> None:
+    """Launch work on the current stream, and other work on a stream of `sides` each; what follows waits for all."""
     import cupy
 
     current = cupy.cuda.get_current_stream()
-    side.wait_event(current.record())
-    with side:
-        second()
-        done = side.record()
+    start = current.record()
+    done = []
+    for work, side in zip(others, sides, strict=True):
+        side.wait_event(start)
+        with side:
+            work()
+            done.append(side.record())
     first()
-    current.wait_event(done)
+    for event in done:
+        current.wait_event(event)

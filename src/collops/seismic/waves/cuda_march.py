@@ -13,13 +13,14 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
-from collops.seismic.graphs import recorded, side_stream
+from collops.seismic.graphs import recorded, side_streams
 from collops.seismic.waves.cuda_steps import Arguments, CudaSteps
 from collops.seismic.waves.cuda_storage import CudaStorage, download, empty_on_host, upload
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.march import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
+_SIDES = 4  # streams for the receivers, and for points that layers across each axis reach
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
 
 
@@ -33,7 +34,7 @@ def make_steps(
 class March:
     """The time loops on a tile, for one model; parameters and methods as for the form of hosts in ``march.py``.
 
-    `c` and the arrays of all methods are on the device.
+    `c` and the arrays of all methods are on the device; `memory` is for hosts.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class March:
         storage: Storage,
     ) -> None:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
-        self._memory, self._storage = memory, storage
+        self._storage = storage
         self._xp: Any = engine_of(c).xp
         self._clock = self._xp.zeros(2, np.int32)
         self._shared = {"a": self._xp.asarray(steps.a), "b": self._xp.asarray(steps.b), "c": c, "clock": self._clock}
@@ -59,9 +60,9 @@ class March:
         steps, state = self._steps, self._at_rest()
         arguments = self._of_turns(state, **self._source(shot), **self._receivers(shot, traces))
 
-        def step(turn: int, ahead: int, side: Any) -> None:
+        def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
             self._exchange(state.fields[turn])
-            steps.forward(arguments[turn], ahead, side)
+            steps.forward(arguments[turn], ahead, sides)
 
         since = self._run(step, (state,), 0, traces.shape[1] - 1)
         self._exchange(state.fields[state.turn])
@@ -74,10 +75,10 @@ class March:
         first = self._of_turns(state, **self._source(shot), stored=w)
         second = self._of_turns(scattered, **self._receivers(shot, traces), change=change, scattering=w)
 
-        def step(turn: int, ahead: int, side: Any) -> None:
+        def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
             for own, arguments in ((state, first[turn]), (scattered, second[turn])):
                 self._exchange(own.fields[turn])
-                steps.forward(arguments, ahead, side)
+                steps.forward(arguments, ahead, sides)
 
         since = self._run(step, (state, scattered), 0, traces.shape[1] - 1)
         self._exchange(scattered.fields[scattered.turn])
@@ -100,17 +101,17 @@ class March:
         graphs: dict[Any, Callable[[], None]] = {}
 
         def forward(own: _State, first: int, count: int, place: int) -> None:
-            def step(turn: int, ahead: int, side: Any) -> None:
+            def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
                 self._exchange(own.fields[turn])
-                steps.forward(moves[place][turn], ahead, side)
+                steps.forward(moves[place][turn], ahead, sides)
 
             self._run(step, (own,), first, count, graphs, place)
 
         def backward(last: int, count: int, place: int) -> None:
-            def step(turn: int, ahead: int, side: Any) -> None:
+            def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
                 steps.inject(backs[place][turn], ahead)
                 self._exchange(adjoint.fields[turn])
-                steps.adjoint(backs[place][turn], ahead, side)
+                steps.adjoint(backs[place][turn], ahead, sides)
 
             base = last - count + 1
             self._run(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
@@ -133,7 +134,7 @@ class March:
 
     def _run(
         self,
-        step: Callable[[int, int, Any], None],
+        step: Callable[[int, int, Sequence[Any]], None],
         states: Sequence[_State],
         first: int,
         count: int,
@@ -151,9 +152,9 @@ class March:
         turn, graphs = states[0].turn, {} if graphs is None else graphs
 
         def several() -> None:
-            side = side_stream()
+            sides = side_streams(_SIDES)
             for number in range(_RECORDED):
-                step((turn + number) % 2, direction * number, side)
+                step((turn + number) % 2, direction * number, sides)
             self._steps.tick(self._clockwork, direction * _RECORDED)
 
         done = 0
@@ -164,7 +165,7 @@ class March:
                 graphs[name, turn]()
             done = count // _RECORDED * _RECORDED
         for number in range(count - done):
-            step((turn + number) % 2, direction * number, None)
+            step((turn + number) % 2, direction * number, ())
         for state in states:
             state.turn = (turn + count) % 2
         return count - done
@@ -175,7 +176,7 @@ class March:
             self._fill(field[self._steps.window])
 
     def _at_rest(self, variables: int = 2) -> _State:
-        return _State(self._steps.shape, (variables, self._memory), self._c.dtype, self._xp)
+        return _State(self._steps.shape, (variables, self._steps.elements), self._c.dtype, self._xp)
 
     def _of_turns(self, state: _State, **values: Any) -> tuple[Arguments, Arguments]:
         """Return the arguments of steps from either of the two fields of a state to the other."""

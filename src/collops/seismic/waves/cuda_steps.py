@@ -19,18 +19,18 @@ from collops.seismic.graphs import side_by_side
 from collops.seismic.waves.grid import Slab, Tile
 
 # As in waves.cu.
-_WIDTH, _LINE, _LINES, _DEPTH, _SLABS = 8, 32, 8, 24, 6
+_WIDTH, _LINE, _LINES, _SLABS = 8, 32, 8, 6
 _LAYER_BLOCK = (_LINE, _LINES, 1)
 _LEAD = 8  # elements of a row before its first point, at least a halo
 _ALIGNMENT = 32  # of rows, in elements
-# By number of axes: bytes that a thread loads at once at most, threads of a block, planes that it marches over, and
-# blocks of a multiprocessor that registers must suffice for.
-_SHAPES = {1: (8, (128, 1), 1, 1), 2: (8, (128, 1), 32, 8), 3: (8, (32, 8), 96, 4)}
+# By number of axes: bytes that a thread loads at once at most, threads of a block, planes that it marches over where no
+# layer reaches and elsewhere, and blocks of a multiprocessor that registers must suffice for.
+_SHAPES = {1: (16, (64, 1), (1, 1), 1), 2: (16, (64, 1), (32, 8), 8), 3: (16, (16, 8), (24, 48), 4)}
 
 _POINTERS = ("now", "next", "first", "second", "earlier", "a", "b", "c", "stored", "image", "change", "scattering")
 _SHOT_POINTERS = ("clock", "slots", "signal", "reads", "columns", "weights", "traces", "adds", "receiver", "spread")
-_NUMBERS = ("stride1", "samples", "receivers", "sources", "added", "surface", "slabs", "blocks", "planes", "boxes")
-_TRIPLES = ("size", "low", "high", "clear", "unclear")
+_NUMBERS = ("stride1", "samples", "receivers", "sources", "added", "surface", "slabs")
+_TRIPLES = ("size", "clear", "unclear")
 
 
 class CudaSteps:
@@ -53,6 +53,8 @@ class CudaSteps:
         The tile with its halo in a field.
     a, b : numpy.ndarray
         Coefficients of the recursions of all slabs.
+    elements : int
+        Of a memory variable of all layers, stored at the points of the layers only.
     """
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype) -> None:
@@ -64,12 +66,9 @@ class CudaSteps:
         none = np.empty(0, dtype)
         self.a, self.b = (np.concatenate([none, *parts]) for parts in ([s.a for s in slabs], [s.b for s in slabs]))
         ndim, half = len(tile.axes), tile.grid.order // 2
-        self._form = _Form.of(ndim, half, dtype, size)
-        self._template = _template(tile, slabs, dtype, pitch, self._form.planes)
-        self._border = _divide(self._template, tile.inner, ndim, self._form.vector)
-        inner = [int(high - low) for low, high in zip(self._template["low"], self._template["high"], strict=True)]
-        self._inner = self._form.grid(inner) if min(inner) > 0 else None
-        self._layers = int(self._template["blocks"])
+        self._form = form = _Form.of(ndim, half, dtype, size)
+        self._template, self.elements, self._layers = _template(tile, slabs, dtype, pitch, form.vector)
+        self._boxes = _divide(self._template, tile.inner, ndim, form)
 
     def columns(self, points: np.ndarray) -> np.ndarray:
         """Return the indices in a field of points of the tile with halo, which are indices into the flat array."""
@@ -80,59 +79,50 @@ class CudaSteps:
         """Return the arguments of all kernels: arrays by the names in ``waves.cu``, and numbers."""
         return Arguments(self._template, values)
 
-    def forward(self, arguments: Arguments, ahead: int, side: Any = None) -> None:
+    def forward(self, arguments: Arguments, ahead: int, sides: Sequence[Any] = ()) -> None:
         """Sample the receivers and compute the next field, with the sources.
 
-        Layers are computed on the stream `side` where there is one, beside the rest.
+        Receivers are sampled, and points that layers reach are computed, on the streams `sides` where there are any, at
+        the same time as the other points.
         """
-        blocks = self._layers + _blocks(arguments.receivers)
-
-        def layers() -> None:
-            if blocks:
-                self._launch("advance", (blocks, 1, 1), _LAYER_BLOCK, arguments, ahead)
-            self._launch_border("forward", arguments, ahead)
-
-        self._with_layers(layers, "forward", arguments, ahead, side)
+        self._launch("advance", self._layers, _LAYER_BLOCK, arguments, ahead)
+        self._propagate("forward", arguments, ahead, sides, partial(self.record, arguments, ahead))
 
     def record(self, arguments: Arguments, ahead: int) -> None:
         """Sample the receivers only."""
         if arguments.receivers:
-            self._launch("record", (_blocks(arguments.receivers), 1, 1), _LAYER_BLOCK, arguments, ahead)
+            self._launch("record", _blocks(arguments.receivers), _LAYER_BLOCK, arguments, ahead)
 
     def inject(self, arguments: Arguments, ahead: int) -> None:
         """Add the residuals of the next sample to the adjoint field."""
         if arguments.added:
-            self._launch("inject", (_blocks(arguments.added), 1, 1), _LAYER_BLOCK, arguments, ahead)
+            self._launch("inject", _blocks(arguments.added), _LAYER_BLOCK, arguments, ahead)
 
-    def adjoint(self, arguments: Arguments, ahead: int, side: Any = None) -> None:
+    def adjoint(self, arguments: Arguments, ahead: int, sides: Sequence[Any] = ()) -> None:
         """Compute the adjoint field before, and add to the image; see :meth:`forward`."""
-
-        def layers() -> None:
-            if self._layers:
-                self._launch("recede", (self._layers, 1, 1), _LAYER_BLOCK, arguments, ahead)
-            self._launch_border("adjoint", arguments, ahead)
-
-        self._with_layers(layers, "adjoint", arguments, ahead, side)
+        self._launch("recede", self._layers, _LAYER_BLOCK, arguments, ahead)
+        self._propagate("adjoint", arguments, ahead, sides)
 
     def tick(self, arguments: Arguments, by: int) -> None:
         """Move the clock on."""
-        self._launch("tick", (1, 1, 1), (1, 1, 1), arguments, by)
+        self._launch("tick", 1, (1, 1, 1), arguments, by)
 
-    def _with_layers(self, layers: Callable[[], None], name: str, arguments: Arguments, ahead: int, side: Any) -> None:
-        if self._inner is None:
-            return layers()
-        launch_inner = partial(self._launch, name, self._inner, self._form.block, arguments, ahead)
-        if side is not None:
-            return side_by_side(launch_inner, layers, side)
-        layers()
-        launch_inner()
+    def _propagate(
+        self, name: str, arguments: Arguments, ahead: int, sides: Sequence[Any], *others: Callable[[], None]
+    ) -> None:
+        *layers, inner = (
+            partial(self._launch, f"{name}_{group}", blocks, self._form.block, arguments, ahead)
+            for group, blocks in enumerate(self._boxes)
+        )
+        works = [*others, *(work for work, blocks in zip(layers, self._boxes, strict=False) if blocks)]
+        if sides:
+            return side_by_side(inner, works, sides[: len(works)])
+        for work in (*works, inner):
+            work()
 
-    def _launch_border(self, name: str, arguments: Arguments, ahead: int) -> None:
-        if self._border:
-            self._launch(f"{name}_border", (self._border, 1, 1), _LAYER_BLOCK, arguments, ahead)
-
-    def _launch(self, name: str, grid: Any, block: Any, arguments: Arguments, ahead: int) -> None:
-        launch(self._form.kernel(name), grid, block, arguments, ahead)
+    def _launch(self, name: str, blocks: int, block: Any, arguments: Arguments, ahead: int) -> None:
+        if blocks:
+            launch(self._form.kernel(name), (blocks, 1, 1), block, arguments, ahead)
 
 
 class Arguments:
@@ -182,7 +172,7 @@ class _Form:
     """How points are shared out among threads, and the kernels for it."""
 
     def __init__(
-        self, options: tuple[str, ...], ndim: int, vector: int, block: tuple[int, int, int], planes: int
+        self, options: tuple[str, ...], ndim: int, vector: int, block: tuple[int, int, int], planes: tuple[int, int]
     ) -> None:
         self._options, self._ndim, self.vector = options, ndim, vector
         self.block, self.planes = block, planes
@@ -192,15 +182,11 @@ class _Form:
     def of(cls, ndim: int, half: int, dtype: np.dtype, size: int) -> _Form:
         """Return the form for rows of so many points."""
         widest, (across, down), planes, blocks = _SHAPES[ndim]
-        vector = next(v for v in (4, 2, 1) if size % v == 0 and v * dtype.itemsize <= widest)
+        most = min(widest // dtype.itemsize, half + 1)  # so that coefficients are known at all points of a vector
+        vector = next(v for v in (4, 2, 1) if size % v == 0 and v <= most)
         options = [f"-DNDIM={ndim}", f"-DHALF={half}", f"-DVEC={vector}", f"-DBX={across}", f"-DBY={down}"]
         options += [f"-DBLOCKS={blocks if half <= 4 else 1}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)]
         return cls(tuple(options), ndim, vector, (across, down, 1), planes)
-
-    def grid(self, size: Sequence[int]) -> tuple[int, int, int]:
-        """Return the blocks of a launch for all points."""
-        rows, marched = (size[1], size[0]) if self._ndim == 3 else (1, size[1])
-        return -(-size[2] // (self.vector * self.block[0])), -(-rows // self.block[1]), -(-marched // self.planes)
 
     def kernel(self, name: str) -> Any:
         """Return a kernel for the current device."""
@@ -224,11 +210,13 @@ def step_type(dtype: np.dtype) -> np.dtype:
     slab = np.dtype(
         [
             ("origin", np.int64),
-            *((name, np.int32) for name in ("axis", "first", "last", "profile", "stride0", "stride1", "block")),
+            *((name, np.int32) for name in ("axis", "first", "last", "begin", "end")),
+            *((name, np.int32) for name in ("profile", "stride0", "stride1", "block")),
         ],
         align=True,
     )
-    box = np.dtype([("first", np.int32, (3,)), ("size", np.int32, (3,)), ("block", np.int32)], align=True)
+    numbers = [(name, np.int32) for name in ("columns", "rows", "planes", "block")]
+    box = np.dtype([("first", np.int32, (3,)), ("last", np.int32, (3,)), *numbers], align=True)
     return np.dtype(
         [
             *((name, np.uint64) for name in (*_POINTERS, *_SHOT_POINTERS, "points")),
@@ -236,20 +224,23 @@ def step_type(dtype: np.dtype) -> np.dtype:
             *((name, np.int32) for name in _NUMBERS),
             *((name, np.int32, (3,)) for name in _TRIPLES),
             ("slab_of", np.int32, (4,)),
+            ("box_of", np.int32, (5,)),
             *((name, np.int32, (3,)) for name in ("source_first", "source_size")),
             ("center", dtype),
             ("centers", dtype, (3,)),
             ("seconds", dtype, (3, _WIDTH)),
             ("firsts", dtype, (3, _WIDTH)),
             ("slab", slab, (_SLABS,)),
-            ("box", box, (_SLABS,)),
+            ("box", box, (_SLABS + 1,)),
         ],
         align=True,
     )
 
 
-def _template(tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, pitch: int, planes: int) -> np.ndarray:
-    """Return the arguments that depend on the tile only."""
+def _template(
+    tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, pitch: int, vector: int
+) -> tuple[np.ndarray, int, int]:
+    """Return the arguments of a tile, the elements of a memory variable, and the blocks that advance one."""
     step = np.zeros((), step_type(dtype))
     centers, seconds, firsts = tile.stencils(dtype)
     half, axes = tile.grid.order // 2, list(tile.axes)
@@ -258,47 +249,75 @@ def _template(tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, pitch: int, pl
     step["seconds"][axes, :half], step["firsts"][axes, :half] = seconds, firsts
     step["stride0"], step["stride1"] = tile.shape[1] * pitch, pitch
     step["origin"] = tile.halo[0] * tile.shape[1] * pitch + tile.halo[1] * pitch + _LEAD
-    step["surface"], step["planes"], step["size"], step["high"] = tile.surface, planes, tile.inner, tile.inner
-    blocks = profiles = 0
+    step["surface"], step["size"], step["unclear"] = tile.surface, tile.inner, tile.inner
+    blocks = profiles = elements = 0
     for slab, row in zip(slabs, step["slab"], strict=False):
-        (first, last), strides = slab.zone, (math.prod(slab.shape[1:]), slab.shape[2], 1)
-        row["axis"], row["first"], row["last"], row["block"] = slab.axis, first, last, blocks
-        row["stride0"], row["stride1"] = strides[:2]
-        row["origin"] = slab.offset - slab.begin * strides[slab.axis]
-        row["profile"] = profiles - slab.begin
+        axis, (first, last), (begin, end) = slab.axis, slab.zone, _layer(slab, vector)
+        shape = [end - begin if a == axis else n for a, n in enumerate(tile.inner)]
+        strides = (shape[1] * shape[2], shape[2], 1)
+        row["axis"], row["first"], row["last"], row["block"] = axis, first, last, blocks
+        row["begin"], row["end"], row["profile"] = begin, end, profiles - slab.begin
+        row["stride0"], row["stride1"], row["origin"] = *strides[:2], elements - begin * strides[axis]
         if first == 0:
-            step["low"][slab.axis] = max(last, step["low"][slab.axis])
+            step["clear"][axis] = max(last, step["clear"][axis])
         else:
-            step["high"][slab.axis] = min(first, step["high"][slab.axis])
-        extents = [last - first if axis == slab.axis else n for axis, n in enumerate(tile.inner)]
-        if len(axes) == 3 and slab.axis < 2:
-            extents[slab.axis] = 1  # threads march along it
-        lines = 0 if len(axes) == 3 and slab.axis == 1 else 1
-        blocks += -(-extents[2] // _LINE) * -(-extents[lines] // _LINES) * extents[1 - lines]
+            step["unclear"][axis] = min(first, step["unclear"][axis])
+        blocks += _layer_blocks(shape, axis, len(axes), vector)
         profiles += slab.a.size
-    step["slabs"], step["blocks"] = len(slabs), blocks
-    step["clear"], step["unclear"] = step["low"], step["high"]
+        elements += math.prod(shape)
+    step["slabs"] = len(slabs)
     step["slab_of"] = [sum(slab.axis < axis for slab in slabs) for axis in range(4)]
-    return step
+    return step, elements, blocks
 
 
-def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, vector: int) -> int:
-    """Divide the tile into points that no layer reaches, in whole vectors, and boxes; return the blocks of these."""
-    low, high = step["low"], step["high"]
-    low[2], high[2] = -(-low[2] // vector) * vector, high[2] // vector * vector
-    if ndim == 1 or (low >= high).any():
-        low[:], high[:] = size, size  # threads march nowhere
-    blocks, number, first, last = 0, 0, [0, 0, 0], list(size)
+def _layer(slab: Slab, vector: int) -> tuple[int, int]:
+    """Return the first index in a layer and the index after the last; of the contiguous axis, of whole vectors."""
+    inside = slab.begin + np.flatnonzero(slab.a)
+    if not inside.size:
+        return slab.zone[0], slab.zone[0]
+    begin, end = int(inside[0]), int(inside[-1]) + 1
+    return (begin // vector * vector, -(-end // vector) * vector) if slab.axis == 2 else (begin, end)
+
+
+def _layer_blocks(shape: Sequence[int], axis: int, ndim: int, vector: int) -> int:
+    """Return the blocks that advance the memory variables of a layer."""
+    if axis == 2:
+        return _blocks(math.prod(shape) // vector)
+    lines = shape[0] if ndim == 3 and axis == 1 else shape[1]
+    return -(-shape[2] // (vector * _LINE)) * -(-lines // _LINES)
+
+
+def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> list[int]:
+    """Divide the tile into groups of boxes, and return the blocks of each: see ``box_of`` in waves.cu.
+
+    Along rows, boxes are of whole blocks, whose rows are then aligned.
+    """
+    wide = form.vector * form.block[0]
+    low, high = step["clear"].tolist(), step["unclear"].tolist()
+    low[2] = -(-low[2] // wide) * wide
+    if high[2] < size[2]:
+        high[2] = high[2] // wide * wide
+    if any(before >= after for before, after in zip(low, high, strict=True)):
+        low[3 - ndim] = high[3 - ndim] = size[3 - ndim]  # all points are in the first group
+    groups: list[list[tuple[list[int], list[int]]]] = []
+    first, last = [0, 0, 0], list(size)
     for axis in range(3):
-        for begin, end in ((0, int(low[axis])), (int(high[axis]), size[axis])):
-            lower, upper = [*first], [*last]
-            lower[axis], upper[axis] = begin, end
-            extents = [after - before for before, after in zip(lower, upper, strict=True)]
+        below, above = [*last], [*first]
+        below[axis], above[axis] = low[axis], high[axis]
+        groups.append([([*first], below), (above, [*last])])
+        first[axis], last[axis] = low[axis], high[axis]
+    groups.append([(first, last)])
+    number, counts = 0, []
+    for group, boxes in enumerate(groups):
+        step["box_of"][group], blocks = number, 0
+        for first, last in boxes:
+            extents = [after - before for before, after in zip(first, last, strict=True)]
             if min(extents) > 0:
-                step["box"][number]["first"], step["box"][number]["size"] = lower, extents
-                step["box"][number]["block"] = blocks
-                blocks += -(-extents[0] // _DEPTH) * -(-extents[1] // _LINES) * -(-extents[2] // _LINE)
-                number += 1
-        first[axis], last[axis] = int(low[axis]), int(high[axis])
-    step["boxes"] = number
-    return blocks
+                box, planes = step["box"][number], form.planes[group < 3]
+                rows, marched = (extents[1], extents[0]) if ndim == 3 else (1, extents[1])
+                box["first"], box["last"], box["block"], box["planes"] = first, last, blocks, planes
+                box["columns"], box["rows"] = -(-extents[2] // wide), -(-rows // form.block[1])
+                blocks, number = blocks + int(box["columns"] * box["rows"]) * -(-marched // planes), number + 1
+        counts.append(blocks)
+    step["box_of"][-1] = number
+    return counts

@@ -1,19 +1,19 @@
 // Time steps of acoustic waves on a tile: the kernels of cuda_steps.py, with the arithmetic of numpy_steps.py.
 //
-// A step advances first the memory variables of the layers that neighbours of a point need, and samples the receivers. Then it computes
-// the next field. Through points that no layer reaches, threads march along the slowest axis, with the stencil's points along it in
-// registers and those across it in shared memory. Compiled without contraction (--fmad=false), each point
-// takes the operations of the NumPy steps in the same order: results are the same bits as those of hosts, and depend neither on the
-// tiles nor on how threads share the points.
+// A step advances first the memory variables of the layers that neighbours of a point need. Then it computes the next field: threads
+// march along the slowest axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
+// reach are computed by the same code with further terms, in kernels of their own, which need more registers. At the same time the
+// receivers are sampled. Compiled without contraction (--fmad=false), each point takes the operations of the NumPy steps in the same
+// order: results are the same bits as those of hosts, and depend neither on the tiles nor on how threads share the points.
 //
-// compile-with: -DNDIM=3 -DHALF=4 -DVEC=2 -DBX=32 -DBY=8 -DBLOCKS=4
+// compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DBLOCKS=4
 // compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1 -DCOLLOPS_DOUBLE
 // compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1
 //
 // NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other,
-// and a block has BX x BY threads, whose registers suffice for BLOCKS blocks on a multiprocessor. Arrays have three axes; those that the grid does not have are the first ones and have one point. Fields
-// have halos, and rows whose length and whose first point are multiples of VEC; other arrays are of the size of the tile, whose rows
-// are multiples of VEC as well.
+// and a block has BX x BY threads, whose registers suffice for BLOCKS blocks on a multiprocessor. Arrays have three axes; those that the
+// grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are multiples
+// of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
 
 #ifdef __HIP__
 #pragma clang fp contract(off)
@@ -26,6 +26,8 @@ typedef float Real;
 #endif
 
 #define MARCH (NDIM == 3 ? 0 : 1)                // the axis along which a thread marches
+#define FIRST_AXIS (3 - NDIM)                    // the first axis of the grid
+#define DEEP (NDIM > 1 ? HALF : 0)               // points before and after along it
 #define SIDE ((HALF + VEC - 1) / VEC)            // vectors beside a row of a block
 #define ABOVE (NDIM == 3 ? HALF : 0)             // rows before and after those of a block
 #define COLUMNS (BX + 2 * SIDE)                  // vectors of a row in shared memory
@@ -33,26 +35,29 @@ typedef float Real;
 #define BORDER (ENDS + 2 * SIDE * BY)            // vectors of the edge of a block
 #define THREADS (BX * BY)
 #define EACH ((BORDER + THREADS - 1) / THREADS)  // vectors of the edge that a thread loads
+#define AROUND ((2 * HALF + 1) * VEC)            // values around the points of a thread along an axis
+#define PREFETCH (HALF > 4 ? 1 : 2)              // planes that are fetched ahead: as many as shared memory has room for
 #define WIDTH 8                                  // maximum of HALF
 #define LINE 32                                  // threads along a row of a layer, and LINES rows
 #define LINES 8
-#define DEPTH 24                                 // points along the first axis that a thread computes, where layers reach
+#define LAYERS 6
 
 struct alignas(VEC * sizeof(Real)) Vec {
     Real at[VEC];
 };
 
-// A layer; see `Slab` in grid.py. Its memory variables at (i, j, k) are at origin + i stride0 + j stride1 + k, and its coefficients at
-// profile + the index along the axis.
+// A layer; see `Slab` in grid.py. Its memory variables are stored where `begin` <= index along the axis < `end`, at
+// origin + i stride0 + j stride1 + k; they are zero elsewhere. Its coefficients are at profile + the index along the axis.
 struct Slab {
     long long origin;
-    int axis, first, last, profile, stride0, stride1;
+    int axis, first, last, begin, end, profile, stride0, stride1;
     int block;  // the number of the first block that advances it
 };
 
-// Points that a layer reaches, and the number of the first block that computes them.
+// Points that blocks compute, each BY rows of BX vectors on so many planes. Blocks are numbered along rows, across them, and along the
+// march.
 struct Box {
-    int first[3], size[3], block;
+    int first[3], last[3], columns, rows, planes, block;
 };
 
 // The arguments of all kernels. Indices of coefficients are axis * WIDTH + k.
@@ -76,14 +81,15 @@ struct Step {
     const Real* spread;
     const long long* points;
     long long origin, stride0, storage;
-    int stride1, samples, receivers, sources, added, surface, slabs, blocks, planes, boxes;
-    int size[3], low[3], high[3];    // no layer reaches the points in [low, high), through which threads march
-    int clear[3], unclear[3];        // nor those in [clear, unclear) along each axis
+    int stride1, samples, receivers, sources, added, surface, slabs;
+    int size[3];
+    int clear[3], unclear[3];        // no layer reaches the points in [clear, unclear) along each axis
     int slab_of[4];                  // the number of the first slab across each axis
+    int box_of[5];                   // and of the first box that they reach, but no layers across axes before; then of other points
     int source_first[3], source_size[3];
     Real center, centers[3], seconds[3 * WIDTH], firsts[3 * WIDTH];
-    Slab slab[6];
-    Box box[6];
+    Slab slab[LAYERS];
+    Box box[LAYERS + 1];             // the last one has the points that no layer reaches
 };
 
 __device__ __forceinline__ Vec load(const Real* from)
@@ -91,33 +97,117 @@ __device__ __forceinline__ Vec load(const Real* from)
     return *reinterpret_cast<const Vec*>(from);
 }
 
-// The first derivative of values at `at`, whose neighbours are `stride` apart.
-__device__ __forceinline__ Real first_derivative(const Step& s, int axis, const Real* at, long long stride)
+// Copy to shared memory while the program continues: copies are complete when wait<n>() returns, but for those of the last n groups.
+__device__ __forceinline__ void fetch(Vec* to, const Real* from)
 {
-    const Real *after = at + stride, *before = at - stride;
-    Real total = s.firsts[axis * WIDTH] * (*after - *before);
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from),
+                 "n"(sizeof(Vec))
+                 : "memory");
+#else
+    *to = load(from);
+#endif
+}
+
+__device__ __forceinline__ void end_group()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int GROUPS>
+__device__ __forceinline__ void wait()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void store(Real* to, const Vec& values)
+{
+    *reinterpret_cast<Vec*>(to) = values;
+}
+
+// Values around the points of a thread along an axis: those at distance e from point v at v + (HALF + e) * spacing(axis).
+__device__ constexpr int spacing(int axis)
+{
+    return axis == 2 ? 1 : VEC;
+}
+
+template <int AXIS>
+__device__ __forceinline__ Real first_derivative(const Step& s, const Real* around, int v)
+{
+    const int gap = spacing(AXIS);
+    const Real* at = around + v + HALF * gap;
+    Real total = s.firsts[AXIS * WIDTH] * (at[gap] - at[-gap]);
 #pragma unroll
-    for (int k = 1; k < HALF; ++k) {
-        after += stride, before -= stride;
-        total += s.firsts[axis * WIDTH + k] * (*after - *before);
-    }
+    for (int k = 1; k < HALF; ++k) total += s.firsts[AXIS * WIDTH + k] * (at[(k + 1) * gap] - at[-(k + 1) * gap]);
     return total;
 }
 
-__device__ __forceinline__ Real second_derivative(const Step& s, int axis, const Real* at, long long stride)
+// Add the second derivative without its central term.
+template <int AXIS>
+__device__ __forceinline__ void add_sides(const Step& s, const Real* around, int v, Real& total)
 {
-    const Real *after = at, *before = at;
-    Real total = s.centers[axis] * *at;
+    const int gap = spacing(AXIS);
+    const Real* at = around + v + HALF * gap;
 #pragma unroll
-    for (int k = 0; k < HALF; ++k) {
-        after += stride, before -= stride;
-        total += s.seconds[axis * WIDTH + k] * (*after + *before);
-    }
+    for (int k = 0; k < HALF; ++k) total += s.seconds[AXIS * WIDTH + k] * (at[(k + 1) * gap] + at[-(k + 1) * gap]);
+}
+
+template <int AXIS>
+__device__ __forceinline__ Real second_derivative(const Step& s, const Real* around, int v)
+{
+    Real total = s.centers[AXIS] * around[v + HALF * spacing(AXIS)];
+    add_sides<AXIS>(s, around, v, total);
     return total;
+}
+
+// Read values around points along an axis, where neighbours are `stride` apart. They are zero unless begin <= index along the axis < end.
+template <int AXIS>
+__device__ __forceinline__ void read_around(const Real* at, int stride, int depth, int begin, int end, Real (&around)[AROUND])
+{
+    if (AXIS == 2) {
+#pragma unroll
+        for (int e = -SIDE; e <= SIDE; ++e) {
+            const int first = depth + e * VEC;
+            const Vec part = first >= begin && first < end ? load(at + e * VEC) : Vec{};
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+                const int place = e * VEC + v + HALF;
+                if (place >= 0 && place < VEC + 2 * HALF) around[place] = part.at[v];
+            }
+        }
+    } else {
+#pragma unroll
+        for (int e = -HALF; e <= HALF; ++e) {
+            const int index = depth + e;
+            const Vec part = index >= begin && index < end ? load(at + (long long)e * stride) : Vec{};
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) around[(e + HALF) * VEC + v] = part.at[v];
+        }
+    }
+}
+
+// The field around the points of a thread, from its queue or from shared memory.
+template <int AXIS>
+__device__ __forceinline__ void take_around(const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Real (&around)[AROUND])
+{
+#pragma unroll
+    for (int e = AXIS == 2 ? -SIDE : -HALF; e <= (AXIS == 2 ? SIDE : HALF); ++e) {
+        const bool along = AXIS == MARCH && DEEP > 0;
+        const Vec part = e == 0 ? queue[DEEP] : along ? queue[along ? DEEP + e : 0] : shared[AXIS == 2 ? e : e * COLUMNS];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const int place = AXIS == 2 ? e * VEC + v + HALF : (e + HALF) * VEC + v;
+            if (place >= 0 && place < AROUND) around[place] = part.at[v];
+        }
+    }
 }
 
 // Store a value of a field, and its mirror image above a free surface.
-__device__ __forceinline__ void store(const Step& s, Real* field, int k, Real value)
+__device__ __forceinline__ void store_and_mirror(const Step& s, Real* field, int k, Real value)
 {
     *field = value;
     if (s.surface && k >= 1 && k <= HALF) *(field - 2 * k) = -value;
@@ -144,7 +234,7 @@ __device__ __forceinline__ Real completed(
     return result;
 }
 
-#if NDIM > 1
+
 // The vector number e of the edge of a block: its place relative to the first point of the block.
 __device__ __forceinline__ void edge_of(int e, int& row, int& column)
 {
@@ -159,17 +249,110 @@ __device__ __forceinline__ void edge_of(int e, int& row, int& column)
     }
 }
 
-// Compute the next field at the points of a block that no layer reaches, on `planes` planes across the axis of the march.
-template <bool ADJOINT>
+// Add the sides of the Laplacian along an axis.
+template <int AXIS>
+__device__ __forceinline__ void add_axis(const Step& s, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+{
+    Real around[AROUND];
+    take_around<AXIS>(queue, shared, around);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) add_sides<AXIS>(s, around, v, total.at[v]);
+}
+
+// A layer at the points of a thread: the places of their memory variables and coefficients, and indices along the axis relative to the
+// first point.
+struct Reach {
+    Real *first, *second;
+    const Real *a, *b;
+    int from, to, begin, end, stride;  // of the zone and of the layer; no layer reaches them if to <= from
+};
+
+// Whether the zone of a layer contains any of the points of a thread.
+template <int AXIS>
+__device__ __forceinline__ bool reaches(const Slab& slab, int i, int j, int k)
+{
+    const int depth = AXIS == 0 ? i : AXIS == 1 ? j : k;
+    return depth + (AXIS == 2 ? VEC - 1 : 0) >= slab.first && depth < slab.last;
+}
+
+template <int AXIS>
+__device__ __forceinline__ Reach reach_of(const Step& s, const Slab& slab, int i, int j, int k)
+{
+    const int depth = AXIS == 0 ? i : AXIS == 1 ? j : k, profile = slab.profile + depth;
+    const long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
+    return {s.first + at, s.second + at, s.a + profile, s.b + profile, slab.first - depth, slab.last - depth, slab.begin - depth,
+            slab.end - depth, AXIS == 0 ? slab.stride0 : slab.stride1};
+}
+
+// Return the only layer across an axis that reaches the points of a thread, if any, and how far its variables are apart along the march.
+template <int AXIS>
+__device__ __forceinline__ Reach find_reach(const Step& s, int i, int j, int k, int& along)
+{
+    for (int number = s.slab_of[AXIS]; number < s.slab_of[AXIS + 1]; ++number)
+        if (reaches<AXIS>(s.slab[number], i, j, k)) {
+            along = MARCH == 0 ? s.slab[number].stride0 : s.slab[number].stride1;
+            return reach_of<AXIS>(s, s.slab[number], i, j, k);
+        }
+    along = 0;
+    return {};
+}
+
+// Add the terms of a layer.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void add_layer(
+    const Step& s, const Reach& reach, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+{
+    const bool inside = reach.begin <= 0 && reach.end > 0;
+    Vec change, value = !ADJOINT && inside ? load(reach.second) : Vec{};
+    Real around[AROUND];
+    read_around<AXIS>(reach.first, reach.stride, 0, reach.begin, reach.end, around);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) change.at[v] = first_derivative<AXIS>(s, around, v);
+    if (ADJOINT)
+        read_around<AXIS>(reach.second, reach.stride, 0, reach.begin, reach.end, around);
+    else
+        take_around<AXIS>(queue, shared, around);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+        const int own = AXIS == 2 ? v : 0;
+        if (AXIS == 2 && (own < reach.from || own >= reach.to)) continue;
+        const Real curvature = second_derivative<AXIS>(s, around, v);
+        if (ADJOINT) {
+            total.at[v] += curvature - change.at[v];
+        } else {
+            value.at[v] = reach.b[own] * value.at[v] + reach.a[own] * (curvature + change.at[v]);
+            total.at[v] += change.at[v];
+            total.at[v] += value.at[v];
+        }
+    }
+    if (!ADJOINT && inside) store(reach.second, value);
+}
+
+// Add the terms of all layers across an axis.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void add_layers(
+    const Step& s, int i, int j, int k, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+{
+    for (int number = s.slab_of[AXIS]; number < s.slab_of[AXIS + 1]; ++number)
+        if (reaches<AXIS>(s.slab[number], i, j, k))
+            add_layer<ADJOINT, AXIS>(s, reach_of<AXIS>(s, s.slab[number], i, j, k), queue, shared, total);
+}
+
+// Compute the next field at the points of a block, which layers across the axes from REACHED on reach.
+template <bool ADJOINT, int REACHED>
 __device__ __forceinline__ void propagate(const Step& s, int ahead)
 {
-    __shared__ Vec tile[2][BY + 2 * ABOVE][COLUMNS];
-    Vec* const cells = &tile[0][0][0];
+    __shared__ Vec tile[PREFETCH + 1][BY + 2 * ABOVE][COLUMNS], own_values[PREFETCH + 1][ADJOINT ? 5 : 3][THREADS];
+    int which = s.box_of[REACHED], block = blockIdx.x;
+    while (which + 1 < s.box_of[REACHED + 1] && block >= s.box[which + 1].block) ++which;
+    const Box& box = s.box[which];
+    block -= box.block;
     const int number = threadIdx.y * BX + threadIdx.x, n = s.clock[0] + ahead;
-    const int first_row = (NDIM == 3 ? s.low[1] + blockIdx.y * BY : 0), first_k = s.low[2] + blockIdx.x * (BX * VEC);
+    const int first_row = NDIM == 3 ? box.first[1] + block / box.columns % box.rows * BY : 0;
+    const int first_k = box.first[2] + block % box.columns * (BX * VEC);
     const int row = first_row + threadIdx.y, k0 = first_k + threadIdx.x * VEC;
-    const int rows = NDIM == 3 ? s.high[1] : 1, size = s.high[2];
-    const int begin = s.low[MARCH] + blockIdx.z * s.planes, end = min(begin + s.planes, s.high[MARCH]);
+    const int rows = NDIM == 3 ? box.last[1] : 1, size = box.last[2];
+    const int begin = box.first[MARCH] + block / (box.columns * box.rows) * box.planes, end = min(begin + box.planes, box.last[MARCH]);
     const int across = NDIM == 3 ? (int)s.stride0 : s.stride1, plane = (NDIM == 3 ? s.size[1] : 1) * s.size[2];
     const bool inside = row < rows && k0 < size, near = row < rows + ABOVE && k0 < size + HALF;
 
@@ -177,7 +360,7 @@ __device__ __forceinline__ void propagate(const Step& s, int ahead)
     const long long own_place = (long long)begin * plane + (NDIM == 3 ? row * s.size[2] : 0) + k0;
     const Real* here = s.now + place;
     Real* next = s.next + place;
-    const Real* in_c = s.c + own_place;
+    const Real *in_c = s.c + own_place, *in_w = s.stored + (n - s.clock[1]) * s.storage + own_place, *in_image = s.image + own_place;
     const int from_source = k0 - s.source_first[2];
     const bool source = from_source > -VEC && from_source < s.source_size[2];
 
@@ -192,314 +375,252 @@ __device__ __forceinline__ void propagate(const Step& s, int ahead)
         target[e] = needed ? (r + ABOVE) * COLUMNS + column + SIDE : -1;
     }
 
-    // The queue holds the points along the march; of the present plane, `old` and `c`, and its edge in shared memory.
-    Vec queue[2 * HALF + 1] = {}, last = {}, old = {}, c = {}, edge[EACH] = {};
+    // Boxes that layers across the first axis do not reach exist only where both layers across an axis are apart: then a thread has
+    // points of one of them at most, and the same one on all planes.
+    Reach rows_reach = {}, columns_reach = {};
+    int rows_along = 0, columns_along = 0;
+    if (REACHED > FIRST_AXIS && REACHED < 3 && inside) {
+        const int i = NDIM == 3 ? begin : 0, j = NDIM == 3 ? row : begin;
+        if (REACHED == 1) rows_reach = find_reach<1>(s, i, j, k0, rows_along);
+        columns_reach = find_reach<2>(s, i, j, k0, columns_along);
+    }
+
+    // Fetch for plane m: the edge of its tile, and this thread's values of the last plane that its stencil needs, `old` and `c`.
+    const auto prefetch = [&](int m) {
+        if (m < end) {
+            const int slot = (m - begin) % (PREFETCH + 1);
+            const Real* from = here + (long long)(m - begin) * across;
+            Vec *cells = &tile[slot][0][0], *values = &own_values[slot][0][number];
+#pragma unroll
+            for (int e = 0; e < EACH; ++e)
+                if (target[e] >= 0) fetch(cells + target[e], from + offset[e]);
+            if (near && NDIM > 1) fetch(values, from + DEEP * across);
+            if (inside) {
+                fetch(values + THREADS, next + (long long)(m - begin) * across);
+                fetch(values + 2 * THREADS, in_c + (long long)(m - begin) * plane);
+                if (ADJOINT) {
+                    fetch(values + 3 * THREADS, in_w + (long long)(m - begin) * plane);
+                    fetch(values + 4 * THREADS, in_image + (long long)(m - begin) * plane);
+                }
+            }
+        }
+        end_group();
+    };
+#pragma unroll
+    for (int ahead = 0; ahead < PREFETCH; ++ahead) prefetch(begin + ahead);
+    Vec queue[2 * DEEP + 1] = {};  // the points along the march
     if (near) {
 #pragma unroll
-        for (int k = 0; k <= 2 * HALF; ++k) queue[k] = load(here + (k - HALF) * across);
+        for (int k = 0; k < (NDIM > 1 ? 2 * DEEP : 1); ++k) queue[k] = load(here + (k - DEEP) * across);
     }
-    if (inside) old = load(next), c = load(in_c);
-    tile[0][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[HALF];
-#pragma unroll
-    for (int e = 0; e < EACH; ++e)
-        if (target[e] >= 0) cells[target[e]] = load(here + offset[e]);
-    __syncthreads();
+    tile[0][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[DEEP];
 
     int buffer = 0;
     for (int m = begin; m < end; ++m) {
-        // The next plane is loaded while this one is computed.
-        const bool more = m + 1 < end;
-        Vec next_old = {}, next_c = {};
-        if (more) {
-            if (near) last = load(here + (HALF + 1) * across);
-            if (inside) next_old = load(next + across), next_c = load(in_c + plane);
-#pragma unroll
-            for (int e = 0; e < EACH; ++e)
-                if (target[e] >= 0) edge[e] = load(here + across + offset[e]);
-        }
-
+        wait<PREFETCH - 1>();
+        __syncthreads();
+        prefetch(m + PREFETCH);
+        if (NDIM > 1) queue[2 * DEEP] = own_values[buffer][0][number];
         if (inside) {
-            const Vec middle = queue[HALF];
+            const Vec middle = queue[DEEP], old = own_values[buffer][1][number], c = own_values[buffer][2][number];
             const Vec* shared = &tile[buffer][threadIdx.y + ABOVE][threadIdx.x + SIDE];
-            Vec total;
+            const long long own = own_place + (long long)(m - begin) * plane;
+            const int i = NDIM == 3 ? m : 0, j = NDIM == 3 ? row : m;
+            Vec total, result;
 #pragma unroll
             for (int v = 0; v < VEC; ++v) total.at[v] = s.center * middle.at[v];
-#pragma unroll
-            for (int k = 0; k < HALF; ++k)
-#pragma unroll
-                for (int v = 0; v < VEC; ++v)
-                    total.at[v] += s.seconds[MARCH * WIDTH + k] * (queue[HALF + k + 1].at[v] + queue[HALF - k - 1].at[v]);
-            if (NDIM == 3) {
-#pragma unroll
-                for (int k = 0; k < HALF; ++k) {
-                    const Vec after = shared[(k + 1) * COLUMNS], before = shared[-(k + 1) * COLUMNS];
-#pragma unroll
-                    for (int v = 0; v < VEC; ++v) total.at[v] += s.seconds[WIDTH + k] * (after.at[v] + before.at[v]);
-                }
+            if (NDIM == 3) add_axis<0>(s, queue, shared, total);
+            if (NDIM > 1) add_axis<1>(s, queue, shared, total);
+            add_axis<2>(s, queue, shared, total);
+            if (REACHED == FIRST_AXIS) {
+                if (NDIM == 3) add_layers<ADJOINT, 0>(s, i, j, k0, queue, shared, total);
+                if (NDIM > 1) add_layers<ADJOINT, 1>(s, i, j, k0, queue, shared, total);
+                add_layers<ADJOINT, 2>(s, i, j, k0, queue, shared, total);
+            } else {
+                if (REACHED == 1 && rows_reach.to > rows_reach.from) add_layer<ADJOINT, 1>(s, rows_reach, queue, shared, total);
+                if (REACHED < 3 && columns_reach.to > columns_reach.from) add_layer<ADJOINT, 2>(s, columns_reach, queue, shared, total);
+                rows_reach.first += rows_along, rows_reach.second += rows_along;
+                columns_reach.first += columns_along, columns_reach.second += columns_along;
             }
-            Real line[(2 * SIDE + 1) * VEC];
-#pragma unroll
-            for (int e = 0; e <= 2 * SIDE; ++e) {
-                const Vec part = e == SIDE ? middle : shared[e - SIDE];
-#pragma unroll
-                for (int v = 0; v < VEC; ++v) line[e * VEC + v] = part.at[v];
-            }
-#pragma unroll
-            for (int k = 0; k < HALF; ++k)
-#pragma unroll
-                for (int v = 0; v < VEC; ++v)
-                    total.at[v] += s.seconds[2 * WIDTH + k] * (line[SIDE * VEC + v + k + 1] + line[SIDE * VEC + v - k - 1]);
-
-            const long long own = in_c - s.c;
-            const int i = NDIM == 3 ? m : 0, j = NDIM == 3 ? row : m;
-            Vec result;
             if (ADJOINT) {
-                const Vec w = load(s.stored + (n - s.clock[1]) * s.storage + own);
-                Vec image = load(s.image + own);
+                const Vec w = own_values[buffer][3][number];
+                Vec image = own_values[buffer][4][number];
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) {
                     image.at[v] += middle.at[v] * w.at[v];
                     result.at[v] = (2 * middle.at[v] - old.at[v]) + c.at[v] * total.at[v];
                 }
-                *reinterpret_cast<Vec*>(s.image + own) = image;
+                store(s.image + own, image);
             } else {
 #pragma unroll
                 for (int v = 0; v < VEC; ++v)
                     result.at[v] = completed(
                         s, n, i, j, k0 + v, own + v, middle.at[v], old.at[v], c.at[v], total.at[v], source);
-                if (s.stored) *reinterpret_cast<Vec*>(s.stored + (n - s.clock[1]) * s.storage + own) = total;
+                if (s.stored) store(s.stored + (n - s.clock[1]) * s.storage + own, total);
             }
-            *reinterpret_cast<Vec*>(next) = result;
+            Real* const to = next + (long long)(m - begin) * across;
+            store(to, result);
             if (s.surface && k0 <= HALF) {
 #pragma unroll
-                for (int v = 0; v < VEC; ++v) store(s, next + v, k0 + v, result.at[v]);
+                for (int v = 0; v < VEC; ++v) store_and_mirror(s, to + v, k0 + v, result.at[v]);
             }
         }
 
 #pragma unroll
-        for (int k = 0; k < 2 * HALF; ++k) queue[k] = queue[k + 1];
-        queue[2 * HALF] = last, old = next_old, c = next_c;
-        here += across, next += across, in_c += plane, buffer ^= 1;
-        if (more) {
-            tile[buffer][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[HALF];
-#pragma unroll
-            for (int e = 0; e < EACH; ++e)
-                if (target[e] >= 0) cells[buffer * (BY + 2 * ABOVE) * COLUMNS + target[e]] = edge[e];
-        }
-        __syncthreads();
+        for (int k = 0; k < 2 * DEEP; ++k) queue[k] = queue[k + 1];
+        buffer = buffer == PREFETCH ? 0 : buffer + 1;
+        tile[buffer][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[DEEP];
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward(const Step s, int ahead)
+#if NDIM > 2
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_0(const Step s, int ahead)
 {
-    propagate<false>(s, ahead);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint(const Step s, int ahead)
-{
-    propagate<true>(s, ahead);
+    propagate<false, 0>(s, ahead);
 }
 #endif
 
-// Compute the next field at the points of a box that layers reach: a thread has up to DEPTH points along the first axis.
+#if NDIM > 1
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_1(const Step s, int ahead)
+{
+    propagate<false, 1>(s, ahead);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_2(const Step s, int ahead)
+{
+    propagate<false, 2>(s, ahead);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_3(const Step s, int ahead)
+{
+    propagate<false, 3>(s, ahead);
+}
+
+#if NDIM > 2
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_0(const Step s, int ahead)
+{
+    propagate<true, 0>(s, ahead);
+}
+#endif
+
+#if NDIM > 1
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_1(const Step s, int ahead)
+{
+    propagate<true, 1>(s, ahead);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_2(const Step s, int ahead)
+{
+    propagate<true, 2>(s, ahead);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_3(const Step s, int ahead)
+{
+    propagate<true, 3>(s, ahead);
+}
+
+// Advance psi, or take the memory variables of the adjoint one step back, in a block of a layer: in 3-D, threads march across it unless
+// its points along the axis are next to each other. Neighbours' t are computed again, since theirs may not be stored yet.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void advance_layer(const Step& s, const Slab& slab, int block)
+{
+    constexpr bool marches = NDIM == 3 && AXIS < 2;
+    int i = 0, j = 0, k;
+    if (AXIS == 2) {
+        const int vectors = (slab.end - slab.begin) / VEC, thread = (block * LINES + threadIdx.y) * LINE + threadIdx.x;
+        const int row = thread / vectors;
+        if (row >= s.size[0] * s.size[1]) return;
+        i = row / s.size[1], j = row % s.size[1], k = slab.begin + thread % vectors * VEC;
+    } else {
+        const int columns = (s.size[2] / VEC + LINE - 1) / LINE, line = block / columns * LINES + threadIdx.y;
+        k = (block % columns * LINE + threadIdx.x) * VEC;
+        if (k >= s.size[2] || line >= (AXIS == 1 && marches ? s.size[0] : AXIS == 0 ? s.size[1] : slab.end - slab.begin)) return;
+        i = AXIS == 0 ? slab.begin : marches ? line : 0;
+        j = AXIS == 0 ? line : marches ? slab.begin : slab.begin + line;
+    }
+    const int stride = AXIS == 0 ? slab.stride0 : slab.stride1, along = AXIS == 0 ? (int)s.stride0 : s.stride1;
+    long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
+    const Real* u = s.now + s.origin + i * s.stride0 + (long long)j * s.stride1 + k;
+    int depth = AXIS == 0 ? i : AXIS == 1 ? j : k, profile = slab.profile + depth;
+
+    Real around[AROUND], recent[AROUND];
+    read_around<AXIS>(u, along, 0, -2 * WIDTH, 2 * WIDTH, around);
+    if (ADJOINT) {
+        read_around<AXIS>(s.earlier + at, stride, depth, slab.begin, slab.end, recent);
+#pragma unroll
+        for (int e = 0; e < (AXIS == 2 ? VEC + 2 * HALF : AROUND); ++e) {
+            const int of = profile + (AXIS == 2 ? e : e / VEC) - HALF;
+            recent[e] = s.b[of] * recent[e] + s.a[of] * around[e];
+        }
+    }
+    for (int left = marches ? slab.end - slab.begin : 1; left > 0; --left) {
+        // The next plane is loaded while this one is computed.
+        Vec ahead = {}, ahead_t = {}, value = load(s.first + at);
+        if (left > 1) {
+            ahead = load(u + (HALF + 1) * (long long)along);
+            if (ADJOINT && depth + HALF + 1 < slab.end) ahead_t = load(s.earlier + at + (HALF + 1) * (long long)stride);
+        }
+        Vec second;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const int of = profile + (AXIS == 2 ? v : 0);
+            const Real change = first_derivative<AXIS>(s, around, v);
+            if (ADJOINT) {
+                value.at[v] = s.b[of] * value.at[v] - s.a[of] * (change + first_derivative<AXIS>(s, recent, v));
+                second.at[v] = recent[v + HALF * spacing(AXIS)];
+            } else {
+                value.at[v] = s.b[of] * value.at[v] + s.a[of] * change;
+            }
+        }
+        store(s.first + at, value);
+        if (ADJOINT) store(s.second + at, second);
+        if (!marches || left == 1) break;
+        const int newest = profile + HALF + 1;
+#pragma unroll
+        for (int e = 0; e < 2 * HALF * VEC; ++e) around[e] = around[e + VEC], recent[e] = recent[e + VEC];
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            around[2 * HALF * VEC + v] = ahead.at[v];
+            if (ADJOINT) recent[2 * HALF * VEC + v] = s.b[newest] * ahead_t.at[v] + s.a[newest] * ahead.at[v];
+        }
+        u += along, at += stride, ++depth, ++profile;
+    }
+}
+
 template <bool ADJOINT>
-__device__ __forceinline__ void propagate_border(const Step& s, int ahead)
-{
-    int number = 0, block = blockIdx.x;
-    while (number + 1 < s.boxes && block >= s.box[number + 1].block) ++number;
-    block -= s.box[number].block;
-    const int width = s.box[number].size[2], height = s.box[number].size[1];
-    const int columns = (width + LINE - 1) / LINE, rows = (height + LINES - 1) / LINES;
-    int k = block % columns * LINE + threadIdx.x, j = block / columns % rows * LINES + threadIdx.y;
-    if (k >= width || j >= height) return;
-    const int n = s.clock[0] + ahead, begin = s.box[number].first[0] + block / (columns * rows) * DEPTH;
-    const int end = min(begin + DEPTH, s.box[number].first[0] + s.box[number].size[0]);
-    k += s.box[number].first[2], j += s.box[number].first[1];
-    const long long place = s.origin + begin * s.stride0 + (long long)j * s.stride1 + k;
-    const int across = (int)s.stride0, plane = s.size[1] * s.size[2];
-    long long own = (long long)begin * plane + j * s.size[2] + k;
-    const Real* u = s.now + place;
-    Real* next = s.next + place;
-
-    Real queue[2 * HALF + 1] = {};
-    if (NDIM == 3) {
-#pragma unroll
-        for (int e = 0; e <= 2 * HALF; ++e) queue[e] = u[(e - HALF) * across];
-    }
-    for (int i = begin; i < end; ++i) {
-        const Real old = *next, c = s.c[own], last = NDIM == 3 && i + 1 < end ? u[(HALF + 1) * across] : 0;
-        const Real middle = NDIM == 3 ? queue[HALF] : *u;
-        Real total = s.center * middle, ends[NDIM][HALF];
-#pragma unroll
-        for (int axis = 3 - NDIM; axis < 3; ++axis) {
-            const int stride = axis == 1 ? s.stride1 : 1;
-            const Real *after = u, *before = u;
-#pragma unroll
-            for (int e = 0; e < HALF; ++e) {
-                after += stride, before -= stride;
-                const Real both = axis == 0 ? queue[HALF + e + 1] + queue[HALF - e - 1] : *after + *before;
-                ends[axis - (3 - NDIM)][e] = both;
-                total += s.seconds[axis * WIDTH + e] * both;
-            }
-        }
-#pragma unroll
-        for (int axis = 3 - NDIM; axis < 3; ++axis) {
-            const int depth = axis == 0 ? i : axis == 1 ? j : k;
-            if (depth >= s.clear[axis] && depth < s.unclear[axis]) continue;
-            for (int number = s.slab_of[axis]; number < s.slab_of[axis + 1]; ++number) {
-                if (depth < s.slab[number].first || depth >= s.slab[number].last) continue;
-                const int stride0 = s.slab[number].stride0, stride1 = s.slab[number].stride1;
-                const long long at = s.slab[number].origin + (long long)i * stride0 + (long long)j * stride1 + k;
-                const int beside = axis == 0 ? stride0 : axis == 1 ? stride1 : 1;
-                const Real change = first_derivative(s, axis, s.first + at, beside);
-                if (ADJOINT) {
-                    total += second_derivative(s, axis, s.second + at, beside) - change;
-                } else {
-                    Real curvature = s.centers[axis] * middle;
-#pragma unroll
-                    for (int e = 0; e < HALF; ++e) curvature += s.seconds[axis * WIDTH + e] * ends[axis - (3 - NDIM)][e];
-                    const int profile = s.slab[number].profile + depth;
-                    const Real value = s.b[profile] * s.second[at] + s.a[profile] * (curvature + change);
-                    s.second[at] = value;
-                    total += change;
-                    total += value;
-                }
-            }
-        }
-
-        Real result;
-        if (ADJOINT) {
-            result = (2 * middle - old) + c * total;
-            s.image[own] += middle * s.stored[(n - s.clock[1]) * s.storage + own];
-        } else {
-            result = completed(s, n, i, j, k, own, middle, old, c, total, true);
-            if (s.stored) s.stored[(n - s.clock[1]) * s.storage + own] = total;
-        }
-        store(s, next, k, result);
-#pragma unroll
-        for (int e = 0; e < 2 * HALF; ++e) queue[e] = queue[e + 1];
-        queue[2 * HALF] = last;
-        u += across, next += across, own += plane;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(LINE * LINES) forward_border(const Step s, int ahead)
-{
-    propagate_border<false>(s, ahead);
-}
-
-extern "C" __global__ void __launch_bounds__(LINE * LINES) adjoint_border(const Step s, int ahead)
-{
-    propagate_border<true>(s, ahead);
-}
-
-// The points of a thread in the zone of a layer: in 3-D all those across it, one after the other, unless they are next to each other.
-struct Points {
-    int axis, count;  // no points if the count is 0
-    int profile;      // index of the coefficients of the first one
-    long long at, in_field, stride, along;
-};
-
-__device__ __forceinline__ Points points_of(const Step& s, int block)
+__device__ __forceinline__ void advance_layers(const Step& s)
 {
     int number = 0;
-    while (number + 1 < s.slabs && block >= s.slab[number + 1].block) ++number;
-    block -= s.slab[number].block;
-    const int axis = s.slab[number].axis, first = s.slab[number].first, zone = s.slab[number].last - first;
-    const int stride0 = s.slab[number].stride0, stride1 = s.slab[number].stride1;
-    const bool marches = NDIM == 3 && axis < 2;
-    // Threads lie along rows and along the axis `lines`; blocks are numbered along rows, `lines` and the remaining axis.
-    const int lines = NDIM == 3 && axis == 1 ? 0 : 1;
-    const int width = axis == 2 ? zone : s.size[2], height = NDIM < 3 && axis == 1 ? zone : lines == 0 ? s.size[0] : s.size[1];
-    const int columns = (width + LINE - 1) / LINE, rows = (height + LINES - 1) / LINES;
-    int k = block % columns * LINE + threadIdx.x, line = block / columns % rows * LINES + threadIdx.y;
-    const int other = block / (columns * rows);  // 0 where threads march
-    if (k >= width || line >= height) return {axis, 0, 0, 0, 0, 0, 0};
-    if (axis == 2) k += first;
-    if (NDIM < 3 && axis == 1) line += first;
-    const int i = lines == 0 ? line : axis == 0 ? first : other, j = lines == 1 ? line : first;
-    const long long at = s.slab[number].origin + (long long)i * stride0 + (long long)j * stride1 + k;
-    const long long in_field = s.origin + i * s.stride0 + (long long)j * s.stride1 + k;
-    const int profile = s.slab[number].profile + (axis == 0 ? i : axis == 1 ? j : k), count = marches ? zone : 1;
-    if (axis == 2) return {axis, count, profile, at, in_field, 1, 1};
-    if (axis == 1) return {axis, count, profile, at, in_field, stride1, s.stride1};
-    return {axis, count, profile, at, in_field, stride0, s.stride0};
+    while (number + 1 < s.slabs && (int)blockIdx.x >= s.slab[number + 1].block) ++number;
+    const Slab& slab = s.slab[number];
+    const int block = blockIdx.x - slab.block;
+    if (NDIM == 3 && slab.axis == 0) return advance_layer<ADJOINT, 0>(s, slab, block);
+    if (NDIM > 1 && slab.axis == 1) return advance_layer<ADJOINT, 1>(s, slab, block);
+    advance_layer<ADJOINT, 2>(s, slab, block);
 }
 
-// The first derivative of values in a queue.
-__device__ __forceinline__ Real derivative_of(const Step& s, int axis, const Real* queue)
+// Advance psi.
+extern "C" __global__ void __launch_bounds__(LINE * LINES) advance(const Step s, int ahead)
 {
-    Real total = s.firsts[axis * WIDTH] * (queue[HALF + 1] - queue[HALF - 1]);
-#pragma unroll
-    for (int k = 1; k < HALF; ++k) total += s.firsts[axis * WIDTH + k] * (queue[HALF + k + 1] - queue[HALF - k - 1]);
-    return total;
+    advance_layers<false>(s);
 }
 
-// Sample the field at the receivers, whose blocks follow those of the layers.
-__device__ __forceinline__ void sample(const Step& s, int block, int n)
+// Sample the field at the receivers.
+extern "C" __global__ void __launch_bounds__(LINE * LINES) record(const Step s, int ahead)
 {
-    const int number = (block * LINES + threadIdx.y) * LINE + threadIdx.x;
+    const int number = (blockIdx.x * LINES + threadIdx.y) * LINE + threadIdx.x, n = s.clock[0] + ahead;
     if (number >= s.receivers) return;
     Real total = 0;
     for (int e = s.reads[number]; e < s.reads[number + 1]; ++e) total += s.weights[e] * s.now[s.columns[e]];
     s.traces[(long long)number * s.samples + n] = total;
 }
 
-// Advance psi, and sample the receivers at the same time. Without layers, blocks sample only.
-extern "C" __global__ void __launch_bounds__(LINE * LINES) advance(const Step s, int ahead)
-{
-    const int block = blockIdx.x;
-    if (block >= s.blocks) return sample(s, block - s.blocks, s.clock[0] + ahead);
-    const Points p = points_of(s, block);
-    if (!p.count) return;
-    const Real* u = s.now + p.in_field;
-    Real *psi = s.first + p.at, queue[2 * HALF + 1];
-#pragma unroll
-    for (int k = 0; k <= 2 * HALF; ++k) queue[k] = u[(k - HALF) * p.along];
-    for (int number = 0; number < p.count; ++number) {
-        const Real last = number + 1 < p.count ? u[(HALF + 1) * p.along] : 0;
-        const int profile = p.profile + number;
-        *psi = s.b[profile] * *psi + s.a[profile] * derivative_of(s, p.axis, queue);
-#pragma unroll
-        for (int k = 0; k < 2 * HALF; ++k) queue[k] = queue[k + 1];
-        queue[2 * HALF] = last;
-        u += p.along, psi += p.stride;
-    }
-}
-
-// Sample the receivers only, after the last step.
-extern "C" __global__ void __launch_bounds__(LINE * LINES) record(const Step s, int ahead)
-{
-    sample(s, blockIdx.x, s.clock[0] + ahead);
-}
-
-// Take the memory variables of the adjoint one step back. Neighbours' t are computed again, since theirs may not be stored yet.
+// Take the memory variables of the adjoint one step back.
 extern "C" __global__ void __launch_bounds__(LINE * LINES) recede(const Step s, int ahead)
 {
-    const Points p = points_of(s, blockIdx.x);
-    if (!p.count) return;
-    const Real *u = s.now + p.in_field, *earlier = s.earlier + p.at;
-    Real *r = s.first + p.at, *t = s.second + p.at, queue[2 * HALF + 1], recent[2 * HALF + 1];
-#pragma unroll
-    for (int k = 0; k <= 2 * HALF; ++k) {
-        const int profile = p.profile + k - HALF;
-        queue[k] = u[(k - HALF) * p.along];
-        recent[k] = s.b[profile] * earlier[(k - HALF) * p.stride] + s.a[profile] * queue[k];
-    }
-    for (int number = 0; number < p.count; ++number) {
-        const int profile = p.profile + number, newest = profile + HALF + 1;
-        Real last = 0, last_t = 0;
-        if (number + 1 < p.count) {
-            last = u[(HALF + 1) * p.along];
-            last_t = s.b[newest] * earlier[(HALF + 1) * p.stride] + s.a[newest] * last;
-        }
-        *t = recent[HALF];
-        *r = s.b[profile] * *r - s.a[profile] * (derivative_of(s, p.axis, queue) + derivative_of(s, p.axis, recent));
-#pragma unroll
-        for (int k = 0; k < 2 * HALF; ++k) queue[k] = queue[k + 1], recent[k] = recent[k + 1];
-        queue[2 * HALF] = last, recent[2 * HALF] = last_t;
-        u += p.along, earlier += p.stride, r += p.stride, t += p.stride;
-    }
+    advance_layers<true>(s);
 }
 
 // Add the residuals at the sample after step n to the field, multiplied by c.
@@ -514,7 +635,7 @@ extern "C" __global__ void __launch_bounds__(LINE * LINES) inject(const Step s, 
     const int k = point % s.size[2], j = point / s.size[2] % s.size[1];
     const long long i = point / s.size[2] / s.size[1];
     Real* field = s.now + s.origin + i * s.stride0 + (long long)j * s.stride1 + k;
-    store(s, field, k, *field + s.c[point] * total);
+    store_and_mirror(s, field, k, *field + s.c[point] * total);
 }
 
 // Move the clock on after steps that were recorded together.
