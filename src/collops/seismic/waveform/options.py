@@ -144,6 +144,15 @@ class WaveOptions(SurveyOptions):
         option("MiB of a rank for wavefields; if not all of a shot fit, they are recomputed.", METHOD),
         Positive,
     ] = 1024.0
+    wavefield_bits: Annotated[
+        int | None,
+        option(
+            "Store wavefields in 8 or 16 bits, with errors, where --memory is too small for exact ones.",
+            METHOD,
+            show_default="exact",
+        ),
+        Must("be 8 or 16", lambda value: value in (8, 16)),
+    ] = None
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""

@@ -210,7 +210,14 @@ def _set_up(
         _check_dispersion(problem)
         memory = int(options.memory * 2**20)
         _check_traces(job, positions.shape, min(memory, 4 * grid.points * steps))
-    propagator = Propagator(wave_grid, positions, dtype=options.dtype, memory=memory, comm=job.comm)
+    propagator = Propagator(
+        wave_grid,
+        positions,
+        dtype=options.dtype,
+        memory=memory,
+        wavefield_bits=options.wavefield_bits,
+        comm=job.comm,
+    )
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )

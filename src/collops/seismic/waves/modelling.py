@@ -19,6 +19,7 @@ from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, threads_of_rank
 from collops.seismic.real_numbers import finite_array
+from collops.seismic.waves.compression import checked_bits, compressed_bytes
 from collops.seismic.waves.density_steps import largest_wavenumber
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
@@ -58,6 +59,7 @@ class Modelling:
         dtype: DTypeLike,
         density: ArrayLike | None,
         memory: int | None,
+        wavefield_bits: int | None,
         kernels: str | None,
         threads: int | None,
         comm: Communicator | None,
@@ -82,7 +84,7 @@ class Modelling:
             self.tile = parts[comm.rank % count]
             self.density = None if density is None else _checked_density(density, self.tile, count)
             self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
-            self.storage = self._storage(parts, memory)
+            self.storage = self._storage(parts, memory, wavefield_bits)
             checked_kernels(kernels)
         self._kernels, self._threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
@@ -179,14 +181,16 @@ class Modelling:
     def _largest_step(self, velocity: float) -> float:
         return self.grid.largest_step(velocity) if self._wavenumber is None else 2 / (velocity * self._wavenumber)
 
-    def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
+    def _storage(self, tiles: list[Tile], memory: int | None, bits: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
+        checked_bits(bits)
         if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
         field = max(math.prod(tile.inner) for tile in tiles)
         state = max(2 * (math.prod(tile.shape) + _elements(self._slabs(tile))) for tile in tiles)
         itemsize = self.dtype.itemsize
-        return Storage.within(memory, self.geometry.shape[2] - 1, field * itemsize, state * itemsize)
+        steps, compressed = self.geometry.shape[2] - 1, compressed_bytes(field, self.dtype, bits) if bits else 0
+        return Storage.within(memory, steps, field * itemsize, state * itemsize, bits, compressed)
 
 
 def check_supported(array: object, what: str) -> None:

@@ -44,6 +44,9 @@ class Propagator:
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
         For models of JAX, the time loop is divided into nested loops instead.
+    wavefield_bits : {8, 16}, optional
+        Permits the storage of wavefields in so many bits where `memory` is too small for exact ones and fewer steps are
+        then recomputed. Adjoints then have errors, whose bound `storage` shows. By default wavefields are exact.
     kernels : {"numba", "numpy"}, optional
         For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
         slower. Without Numba, plain NumPy is the default, with a warning.
@@ -110,13 +113,14 @@ class Propagator:
         dtype: DTypeLike = "float32",
         density: ArrayLike | None = None,
         memory: int | None = None,
+        wavefield_bits: int | None = None,
         kernels: str | None = None,
         threads: int | None = None,
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
-        options |= {"memory": memory, "kernels": kernels, "threads": threads}
+        options |= {"memory": memory, "wavefield_bits": wavefield_bits, "kernels": kernels, "threads": threads}
         self._modelling = modelling = Modelling(grid, geometry, comm=comm, **options)
         self._options = options
         self.comm, self.dtype = modelling.comm, modelling.dtype
