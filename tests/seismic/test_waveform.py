@@ -175,6 +175,15 @@ def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
     assert float(operator.adjoint(data - predicted).norm()) < 0.3 * float(operator.adjoint(data).norm())
 
 
+def test_apertures_and_compression_reach_the_propagator(comm):
+    options = rtm.Options(**SMALL, aperture=30.0, memory=0.1, wavefield_bits=8)
+    waves, whole = (prepare(job_of(chosen, comm)) for chosen in (options, replace(options, aperture=None)))
+    assert waves.propagator.storage.bits == 8 and any("of 8 bits" in note for note in waves.survey.notes)
+    # Receivers are on the whole line, so that windows are the whole model.
+    np.testing.assert_array_equal(*(part.observed.gather() for part in (waves, whole)))
+    assert waves.propagator._windows is not None and whole.propagator._windows is None
+
+
 @pytest.mark.usefixtures("with_pictures")
 def test_a_survey_from_a_file_gives_the_same(comm, folder):
     survey, sizes = folder / "survey.sgy", {"iterations": 1, "bands": "all"}
@@ -220,6 +229,7 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
         (fwi, {"order": 3}, "--order must be 2, 4"),
+        (rtm, {"wavefield_bits": 12}, "--wavefield-bits must be 8 or 16"),
         (fwi, {"profile": True}, "--profile divides"),
         (fwi, {"velocity": "1500"}, "--velocity is for recorded data"),
         (fwi, {"survey": "line.sgy"}, "needs a velocity"),

@@ -214,6 +214,7 @@ def _set_up(
         wave_grid,
         positions,
         dtype=options.dtype,
+        aperture=options.aperture,
         memory=memory,
         wavefield_bits=options.wavefield_bits,
         comm=job.comm,

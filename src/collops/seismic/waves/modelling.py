@@ -46,6 +46,8 @@ class Modelling:
         The shots of each group.
     memory : int or None
         Bytes for wavefields.
+    threads : int or None
+        Threads of the kernels of hosts.
     density : numpy.ndarray or None
         The density on the tile, in double precision, if it varies.
     """
@@ -86,7 +88,7 @@ class Modelling:
             self._wavenumber = None if self.density is None else largest_wavenumber(self.density, self.tile)
             self.storage = self._storage(parts, memory, wavefield_bits)
             checked_kernels(kernels)
-        self._kernels, self._threads = kernels, shared_threads if threads is None else threads
+        self._kernels, self.threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
@@ -126,7 +128,7 @@ class Modelling:
         loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
             medium = () if self.density is None else ((self.density, self.absorption),)
-            options = self._kernels, self._threads
+            options = self._kernels, self.threads
             self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *medium)
         c = engine.xp.square(velocity * self.geometry.interval)
         c = (c if self.density is None else self.density * c).astype(self.dtype)
