@@ -22,6 +22,7 @@ from collops.seismic.waveform.imaging import born, illumination, reflections
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.problem import _set_up, prepare
+from collops.seismic.waveform.recording import line_source
 from collops.seismic.waves import Propagator
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
@@ -218,6 +219,26 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
     assert reflections(job_of(elsewhere, comm), foreign) is foreign.observed
     with pytest.raises(InputError, match="do not correlate"):
         fwi.calibrate(job_of(elsewhere, comm), replace(foreign, observed=-1.0 * foreign.observed))
+
+
+def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
+    survey = folder / "survey.sgy"
+    prepare(job_of(rtm.Options(**SMALL, write_survey=str(survey)), comm))
+
+    monkeypatch.setattr(Survey, "defaults", {})  # as in files of other programs
+    shared = {name: SMALL[name] for name in ("layers", "order", "dtype", "engine", "frequency")}
+    shared |= {"survey": str(survey), "velocity": str(survey.with_suffix(".npy")), "outliers": 0.0}
+    (folder / "edits").write_text("2 3 -1\n")  # shot, channel, reverse
+    waves = prepare(job_of(rtm.Options(**shared, mute="3000,0.02", edit=str(folder / "edits")), comm))
+    problem = waves.problem
+    speed = problem.velocity[:, 0].mean()
+    for number, raw, found, ready in zip(
+        problem.survey.shots, problem.survey.traces, waves.observed.local_array, problem.conditioned, strict=True
+    ):
+        sign = np.where(number == 1, [[-1.0 if row == 2 else 1.0] for row in range(7)], 1.0)
+        mute = ready.mute
+        assert ((mute > 0) & (mute < 1)).any()
+        np.testing.assert_allclose(found, mute * line_source(sign * raw, problem.survey.geometry.times, speed))
 
 
 @pytest.mark.serial
