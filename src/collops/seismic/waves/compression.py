@@ -97,7 +97,8 @@ class CompressedFields:
         xp = self._xp
         for piece in self._pieces:
             values = self._values[piece]
-            scale = xp.maximum(values.max(axis=1), -values.min(axis=1)) / self._limit
+            # Along the first axis of a copy, NumPy finds the largest several times faster than along short rows.
+            scale = xp.ascontiguousarray(xp.abs(values).T).max(axis=0) / self._limit
             scale = xp.where(scale < self._smallest, 0, xp.where(scale < np.inf, scale, np.nan)).astype(values.dtype)
             with np.errstate(invalid="ignore"):  # values that are undefined become any integer, times such a scale
                 self._integers[number, piece] = xp.rint(values / xp.where(scale > 0, scale, np.inf)[:, np.newaxis])

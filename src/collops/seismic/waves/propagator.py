@@ -129,7 +129,7 @@ class Propagator:
         self.grid, self.geometry = grid, geometry
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "density": density}
         options |= {"memory": memory, "wavefield_bits": wavefield_bits, "kernels": kernels, "threads": threads}
-        whole = options if aperture is None else options | {"memory": None}  # windows have the storage
+        whole: dict[str, Any] = options if aperture is None else options | {"memory": None}  # windows have the storage
         self._modelling = modelling = Modelling(grid, geometry, comm=comm, **whole)
         self._options, self._aperture = options, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
@@ -207,7 +207,7 @@ class Propagator:
         impulse = np.zeros(self.geometry.shape[2])
         impulse[0] = 1
         geometry = replace(self.geometry, wavelet=impulse)
-        options = self._options | {"aperture": self._aperture}
+        options: dict[str, Any] = self._options | {"aperture": self._aperture}
         other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **options)
         return WaveletModelling(self._modelling, other(model), common)
 
@@ -226,7 +226,7 @@ class Propagator:
         threads = modelling.threads
 
         def make(grid: Grid, geometry: Geometry, box: Box) -> Propagator:
-            own = options | {"tiles": None, "threads": threads}
+            own: dict[str, Any] = options | {"tiles": None, "threads": threads}
             if options["density"] is not None:
                 own["density"] = np.asarray(options["density"])[box]
             return Propagator(grid, geometry, comm=alone(), **own)
