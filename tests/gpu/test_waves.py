@@ -99,6 +99,23 @@ def test_storage_changes_no_bit(comm, monkeypatch):
         assert products(F) == expected
 
 
+def test_compressed_storage_is_that_of_hosts(comm):
+    grid, geometry = small(2, 4, shots=1, samples=100)
+    memory = Propagator(grid, geometry, comm=comm).storage.bytes // 3
+    F = Propagator(grid, geometry, memory=memory, wavefield_bits=16, kernels="numpy", comm=comm)
+    assert F.storage.bits == 16
+    image, expected = (np.frombuffer(products(F, engine)[2], F.dtype) for engine in ("cupy", "numpy"))
+    np.testing.assert_allclose(image, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+def test_apertures_are_those_of_hosts(comm):
+    grid, geometry = small(2, 4, shots=3)
+    F = Propagator(grid, geometry, dtype="float64", aperture=20.0, kernels="numpy", comm=comm)
+    for found, expected in zip(products(F), products(F, "numpy"), strict=True):
+        found, expected = np.frombuffer(found), np.frombuffer(expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+
+
 def test_inversion(comm):
     """A few iterations, with the same residuals as on hosts."""
     F = Propagator(*small(2, 4), dtype="float64", comm=comm)

@@ -22,6 +22,7 @@ from collops.seismic.waveform.imaging import born, illumination, reflections
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.problem import _set_up, prepare
+from collops.seismic.waveform.recording import line_source
 from collops.seismic.waves import Propagator
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
@@ -175,6 +176,15 @@ def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
     assert float(operator.adjoint(data - predicted).norm()) < 0.3 * float(operator.adjoint(data).norm())
 
 
+def test_apertures_and_compression_reach_the_propagator(comm):
+    options = rtm.Options(**SMALL, aperture=30.0, memory=0.1, wavefield_bits=8)
+    waves, whole = (prepare(job_of(chosen, comm)) for chosen in (options, replace(options, aperture=None)))
+    assert waves.propagator.storage.bits == 8 and any("of 8 bits" in note for note in waves.survey.notes)
+    # Receivers are on the whole line, so that windows are the whole model.
+    np.testing.assert_array_equal(*(part.observed.gather() for part in (waves, whole)))
+    assert waves.propagator._windows is not None and whole.propagator._windows is None
+
+
 @pytest.mark.usefixtures("with_pictures")
 def test_a_survey_from_a_file_gives_the_same(comm, folder):
     survey, sizes = folder / "survey.sgy", {"iterations": 1, "bands": "all"}
@@ -211,6 +221,26 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
         fwi.calibrate(job_of(elsewhere, comm), replace(foreign, observed=-1.0 * foreign.observed))
 
 
+def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
+    survey = folder / "survey.sgy"
+    prepare(job_of(rtm.Options(**SMALL, write_survey=str(survey)), comm))
+
+    monkeypatch.setattr(Survey, "defaults", {})  # as in files of other programs
+    shared = {name: SMALL[name] for name in ("layers", "order", "dtype", "engine", "frequency")}
+    shared |= {"survey": str(survey), "velocity": str(survey.with_suffix(".npy")), "outliers": 0.0}
+    (folder / "edits").write_text("2 3 -1\n")  # shot, channel, reverse
+    waves = prepare(job_of(rtm.Options(**shared, mute="3000,0.02", edit=str(folder / "edits")), comm))
+    problem = waves.problem
+    speed = problem.velocity[:, 0].mean()
+    for number, raw, found, ready in zip(
+        problem.survey.shots, problem.survey.traces, waves.observed.local_array, problem.conditioned, strict=True
+    ):
+        sign = np.where(number == 1, [[-1.0 if row == 2 else 1.0] for row in range(7)], 1.0)
+        mute = ready.mute
+        assert ((mute > 0) & (mute < 1)).any()
+        np.testing.assert_allclose(found, mute * line_source(sign * raw, problem.survey.geometry.times, speed))
+
+
 @pytest.mark.serial
 @pytest.mark.parametrize(
     ("command", "options", "reason"),
@@ -220,6 +250,7 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
         (fwi, {"order": 3}, "--order must be 2, 4"),
+        (rtm, {"wavefield_bits": 12}, "--wavefield-bits must be 8 or 16"),
         (fwi, {"profile": True}, "--profile divides"),
         (fwi, {"velocity": "1500"}, "--velocity is for recorded data"),
         (fwi, {"survey": "line.sgy"}, "needs a velocity"),

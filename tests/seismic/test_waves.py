@@ -10,6 +10,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.communication import alone
 from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Storage, WaveformMisfit
+from collops.seismic.waves.compression import BLOCK, CompressedFields, error_bound
 from collops.seismic.waves.storage import Reversal
 
 SHAPES = {1: (10,), 2: (17, 14), 3: (9, 8, 10)}
@@ -96,6 +97,61 @@ def test_checkpoints_change_no_bit(comm):
         Propagator(grid, geometry, kernels="numpy", memory=field, comm=comm)
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_compressed_wavefields_are_within_their_bound(bits, dtype):
+    rng = np.random.default_rng(bits)
+    values = rng.standard_normal((9, 50)) * 10.0 ** rng.integers(-30, 30, (9, 50))
+    values[2], values[3] = 0, 1e-40 * rng.standard_normal(50)
+    values[-1, -1] = np.nan
+    fields = CompressedFields(2, values.shape, np.dtype(dtype), bits)
+    for number, factor in enumerate((1, -1)):
+        fields.space(number)[...] = factor * values
+        fields.store(number)
+    for number, factor in enumerate((1, -1)):
+        found, exact = fields.load(number).reshape(-1), factor * values.astype(dtype).reshape(-1)
+        for begin in range(0, 448, BLOCK):
+            block = slice(begin, begin + BLOCK)
+            bound = error_bound(bits) * np.abs(exact[block]).max() + 32767 * np.finfo(dtype).tiny
+            assert np.abs(found[block] - exact[block]).max() <= bound
+        assert not np.isfinite(found[448:]).any()
+
+
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.55), (16, 0.6), (16, 0.3)])
+def test_compressed_storage_keeps_its_bound(comm, bits, share):
+    grid, geometry = small(2, 4, shots=2)
+    exact = Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm)
+    budget = int(share * exact.storage.bytes)
+    F, again = (
+        Propagator(grid, geometry, dtype="float64", kernels="numpy", memory=m, wavefield_bits=bits, comm=comm)
+        for m in (budget, None)
+    )
+    assert F.storage.bits == bits and F.storage.bytes <= budget and again.storage == exact.storage
+    assert f"of {bits} bits" in str(F.storage) and f"{error_bound(bits):.2g} of the largest of 64" in str(F.storage)
+    model, change, data = arrays_of(F)
+    J, largest = F.jacobian(model), np.zeros(F._modelling.tile.inner)
+    adjoint = J._march._steps.adjoint
+
+    def recorded(u, before, memory, c, w, image):
+        """Add the largest value of each block, whose errors are relative to it, times the adjoint field."""
+        blocks = np.pad(np.abs(w).reshape(-1), (0, -w.size % BLOCK)).reshape(-1, BLOCK)
+        tops = np.repeat(blocks.max(axis=1), BLOCK)[: w.size].reshape(w.shape)
+        largest[...] += np.abs(u[F._modelling.tile.box]) * tops
+        adjoint(u, before, memory, c, w, image)
+
+    J._march._steps.adjoint = recorded
+    image, modelled = J.adjoint(data), J.forward(change)
+    tile, velocity = F._modelling.tile, F._modelling.velocity(model)
+    size = (2 / velocity * np.abs(tile.extend(change.local_array)) * comm.allreduce(largest)).sum()
+    rounding = 1e-12 * float(modelled.norm()) * float(data.norm())
+    missed = abs(float(modelled.dot(data)) - float(change.dot(image)))
+    assert rounding < missed <= error_bound(bits) * size + rounding
+    assert np.abs(image.gather() - exact.jacobian(model).adjoint(data).gather()).max() < 2 * error_bound(bits) * float(
+        image.norm("inf")
+    )
+
+
 class Counter:
     """A state of a simulation whose wavefield is the number of its step."""
 
@@ -155,6 +211,7 @@ def test_unusable_arguments(comm):
         ({"dtype": "float16"}, UnsupportedTypeError, "float32 or float64"),
         ({"kernels": "cuda"}, InputError, "numba"),
         ({"memory": 1e9}, InputError, "integer"),
+        ({"wavefield_bits": 12}, InputError, "in 8 or 16 bits, not 12"),
     ]:
         with pytest.raises(error, match=words):
             Propagator(grid, geometry, comm=comm, **{"kernels": "numpy", **arguments})

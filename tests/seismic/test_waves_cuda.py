@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from collops.errors import InputError
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, cuda_march, cuda_storage, modelling
 from tests.seismic.test_waves import products, small
 from tests.seismic.waves_on_host import COMPILER, replace_device
@@ -24,14 +25,24 @@ def on_device(monkeypatch, tmp_path):
 
 
 def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
-    """All wavefields, checkpoints, and wavefields and checkpoints that do not fit the device."""
+    """All wavefields, checkpoints, what does not fit the device, and compressed wavefields."""
     grid, geometry = small(2, 4, surface=True, shots=2, samples=45)
     host = Propagator(grid, geometry, kernels="numpy", comm=comm)
     expected, whole = products(host), host.storage.bytes
+    lossy = {"memory": whole // 3, "wavefield_bits": 16}
+    compressed = Propagator(grid, geometry, kernels="numpy", comm=comm, **lossy)
+    assert compressed.storage.bits == 16 and compressed.storage.checkpoints
+    expected_compressed, size = products(compressed), compressed.storage.bytes
     on_device()
     for memory, free in [(None, 1 << 40), (whole // 4, 1 << 40), (None, whole // 3), (whole // 4, whole // 8)]:
         monkeypatch.setattr(cuda_storage, "free_memory", lambda free=free: free)
         assert products(Propagator(grid, geometry, memory=memory, comm=comm)) == expected
+    for free in (1 << 40, size):  # checkpoints do not fit the part of the memory that is used
+        monkeypatch.setattr(cuda_storage, "free_memory", lambda free=free: free)
+        assert products(Propagator(grid, geometry, comm=comm, **lossy)) == expected_compressed
+    monkeypatch.setattr(cuda_storage, "free_memory", lambda: 4000)
+    with pytest.raises(InputError, match="compressed wavefields need"):
+        products(Propagator(grid, geometry, comm=comm, **lossy))
 
 
 @pytest.mark.parametrize(("ndim", "order", "width"), [(1, 16, 5), (3, 4, 3)])

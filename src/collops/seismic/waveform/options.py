@@ -24,6 +24,7 @@ from collops.seismic.lsm import Options as MigrationOptions
 from collops.seismic.lsm.survey_options import CONDITIONING, FILES, SurveyOptions
 
 _GRID = "Grid"
+_OF_WAVES = {"shots", "receivers", "samples", "aperture"}  # options of lsm with another meaning
 # An option with a default of each command.
 Smooth = Annotated[
     float,
@@ -139,11 +140,30 @@ class WaveOptions(SurveyOptions):
     free_surface: Annotated[
         bool, option("Reflect waves at depth 0, where the pressure vanishes.", METHOD, "--free-surface")
     ] = False
+    aperture: Annotated[
+        float | None,
+        option(
+            "Compute each shot only this far around its source and its receivers.",
+            METHOD,
+            metavar="METRES",
+            show_default="on the whole grid",
+        ),
+        Positive,
+    ] = None
     memory: Annotated[
         float,
         option("MiB of a rank for wavefields; if not all of a shot fit, they are recomputed.", METHOD),
         Positive,
     ] = 1024.0
+    wavefield_bits: Annotated[
+        int | None,
+        option(
+            "Store wavefields in 8 or 16 bits, with errors, where --memory is too small for exact ones.",
+            METHOD,
+            show_default="exact",
+        ),
+        Must("be 8 or 16", lambda value: value in (8, 16)),
+    ] = None
 
     def results(self) -> list[Path]:
         """Return the files and folders that the application may write, for any data."""
@@ -172,7 +192,7 @@ class WaveOptions(SurveyOptions):
         Amplitudes are those of line sources, which waves in two dimensions have.
         """
         names = {field.name for field in fields(self)} & {field.name for field in fields(MigrationOptions)}
-        values: dict[str, Any] = {name: getattr(self, name) for name in names - {"shots", "receivers", "samples"}}
+        values: dict[str, Any] = {name: getattr(self, name) for name in names - _OF_WAVES}
         return MigrationOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
 
     def fixed_options(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collops.errors import InputError
 from collops.extend.applications import Job, atomic, check_memory, check_writable, local_stage
 from collops.extend.communication import raised_together
 from collops.seismic import waves
+from collops.seismic.conditioning import Conditioned
 from collops.seismic.lsm import Problem, recorded
 from collops.seismic.signals import onset_times, with_noise
 from collops.seismic.survey import Geometry, Grid, Survey
@@ -120,9 +121,16 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
     if not own and options.source == "point":
         problem.survey.notes.append("traces of point sources are converted to those of lines (--source line to omit)")
         times, speed = problem.survey.geometry.times, float(problem.velocity[:, 0].mean())
-        traces = [weight * line_source(shot, times, speed) for shot, weight in zip(traces, weights, strict=True)]
+        pairs = zip(problem.survey.traces, problem.conditioned or (), strict=True)
+        # The conversion is a convolution: the mute follows it, as it follows the modelling.
+        traces = [shot.weights * line_source(_reversed_as(shot, raw), times, speed) for raw, shot in pairs]
     highest = max(float(problem.velocity.max()), fastest or margin * float(problem.velocity.max()))
     return _set_up(job, problem, highest, traces, weights, own)
+
+
+def _reversed_as(shot: Conditioned, raw: np.ndarray) -> np.ndarray:
+    """Return the traces of a shot before its mute, reversed where those of the conditioned shot are."""
+    return np.where((shot.traces * raw).sum(axis=1, keepdims=True) < 0, -raw, raw)
 
 
 def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProblem:
@@ -210,7 +218,15 @@ def _set_up(
         _check_dispersion(problem)
         memory = int(options.memory * 2**20)
         _check_traces(job, positions.shape, min(memory, 4 * grid.points * steps))
-    propagator = Propagator(wave_grid, positions, dtype=options.dtype, memory=memory, comm=job.comm)
+    propagator = Propagator(
+        wave_grid,
+        positions,
+        dtype=options.dtype,
+        aperture=options.aperture,
+        memory=memory,
+        wavefield_bits=options.wavefield_bits,
+        comm=job.comm,
+    )
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )

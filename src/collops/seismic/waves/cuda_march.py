@@ -123,12 +123,12 @@ class March:
             forward(own, first, middle - first, 1)
             for n in range(middle, last):
                 forward(own, n, 1, 2)
-                download(store.buffer, store.far[n - middle])
+                store.store(n - middle)
 
         for first, last in self._segments.visit(state, move):
             middle = min(last, first + len(store.near))
             for n in range(last - 1, middle - 1, -1):
-                upload(store.buffer, store.far[n - middle])
+                store.load(n - middle)
                 backward(n, 1, 1)
             backward(middle - 1, middle - first, 0)
 

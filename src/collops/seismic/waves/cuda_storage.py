@@ -10,6 +10,7 @@ import numpy as np
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine, memory_of
+from collops.seismic.waves.compression import CompressedFields, compressed_bytes
 from collops.seismic.waves.storage import Storage
 
 _USED = 0.9  # maximum part of the device's free memory for wavefields and checkpoints
@@ -17,6 +18,8 @@ _USED = 0.9  # maximum part of the device's free memory for wavefields and check
 
 class CudaStorage:
     """Memory for the wavefields of a segment of steps. Checkpoints leave the device first: they are copied rarely.
+
+    Compressed wavefields are all on the device, and count as far ones.
 
     Parameters
     ----------
@@ -33,21 +36,31 @@ class CudaStorage:
     ----------
     near : array
         The first wavefields, on the device.
-    far : numpy.ndarray
-        The other wavefields, on the host.
     buffer : array
-        One of them while it is computed or used.
+        One of the others, which are far, while it is computed or used.
     checkpoints_far : bool
         Whether checkpoints are on the host.
 
     Raises
     ------
     InputError
-        If the host has too little memory.
+        If the host has too little memory, or the device for compressed wavefields.
     """
 
     def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, state: int, xp: Any) -> None:
-        free, field = int(_USED * free_memory()), math.prod(shape) * dtype.itemsize
+        points = math.prod(shape)
+        free, field = int(_USED * free_memory()), points * dtype.itemsize
+        if storage.bits is not None:
+            needed = field + storage.wavefields * compressed_bytes(points, dtype, storage.bits)
+            if needed > free:
+                raise InputError(
+                    f"compressed wavefields need {needed / 1e9:.3g} GB of the device's memory, of which "
+                    f"{free / 1e9:.3g} GB are free: pass memory= to store fewer of them"
+                )
+            self._far: Any = CompressedFields(storage.wavefields, shape, dtype, storage.bits, xp)
+            self.near, self.buffer = xp.empty((0, *shape), dtype), self._far.space(0)
+            self.checkpoints_far = storage.bytes > free
+            return
         self.checkpoints_far = storage.checkpoints * state + storage.wavefields * field > free
         count = storage.wavefields
         if self.checkpoints_far:
@@ -61,8 +74,29 @@ class CudaStorage:
                 f"the limit is {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
             )
         self.near = xp.empty((count, *shape), dtype)
-        self.far = empty_on_host((left, *shape), dtype)
         self.buffer = xp.empty(shape if left else 0, dtype)
+        self._far = _FarFields(empty_on_host((left, *shape), dtype), self.buffer)
+
+    def store(self, number: int) -> None:
+        """Store the far wavefield that was computed in the buffer."""
+        self._far.store(number)
+
+    def load(self, number: int) -> None:
+        """Put a far wavefield into the buffer."""
+        self._far.load(number)
+
+
+class _FarFields:
+    """Wavefields on the host, copied through a buffer on the device."""
+
+    def __init__(self, fields: np.ndarray, buffer: LocalArray) -> None:
+        self._fields, self._buffer = fields, buffer
+
+    def store(self, number: int) -> None:
+        download(self._buffer, self._fields[number])
+
+    def load(self, number: int) -> None:
+        upload(self._buffer, self._fields[number])
 
 
 def free_memory() -> int:

@@ -17,6 +17,7 @@ from collops.extend.communication import collective_errors, communicator_or_worl
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, threads_of_rank
+from collops.seismic.waves.compression import checked_bits, compressed_bytes
 from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
@@ -46,6 +47,8 @@ class Modelling:
         The shots of each group.
     memory : int or None
         Bytes for wavefields.
+    threads : int or None
+        Threads of the kernels of hosts.
     medium : Medium
         The medium on the tile.
     time_loops : type of March
@@ -61,6 +64,7 @@ class Modelling:
         dtype: DTypeLike,
         parameters: dict[str, ArrayLike | None],
         memory: int | None,
+        wavefield_bits: int | None,
         kernels: str | None,
         threads: int | None,
         comm: Communicator | None,
@@ -87,9 +91,9 @@ class Modelling:
             self.tile = parts[comm.rank % count]
             self.medium = kind(self.tile, **parameters)
             self.time_loops = _TIME_LOOPS[grid.time_order]
-            self.storage = self._storage(parts, memory)
+            self.storage = self._storage(parts, memory, wavefield_bits)
             checked_kernels(kernels)
-        self._kernels, self._threads = kernels, shared_threads if threads is None else threads
+        self._kernels, self.threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
@@ -132,7 +136,7 @@ class Modelling:
         loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
             other = () if self.medium.on_devices else (self.medium,)
-            options = self._kernels, self._threads
+            options = self._kernels, self.threads
             self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
         c = self.medium.coefficients(engine.xp.square(velocity * self.geometry.interval)).astype(self.dtype)
         if self.tile.surface:
@@ -179,8 +183,9 @@ class Modelling:
             frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
         return Absorption(interval, velocity, frequency)
 
-    def _storage(self, tiles: list[Tile], memory: int | None) -> Storage:
+    def _storage(self, tiles: list[Tile], memory: int | None, bits: int | None) -> Storage:
         """Return the storage of the largest tile: all tiles of a shot recompute the same steps together."""
+        checked_bits(bits)
         if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
         fields, loops = math.prod(self.medium.fields), self.time_loops
@@ -188,7 +193,9 @@ class Modelling:
         layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)
         state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
-        return Storage.within(memory, self.geometry.shape[2] - 1 + loops.lead, field * itemsize, state * itemsize)
+        steps = self.geometry.shape[2] - 1 + loops.lead
+        compressed = compressed_bytes(field, self.dtype, bits) if bits else 0
+        return Storage.within(memory, steps, field * itemsize, state * itemsize, bits, compressed)
 
 
 def check_supported(array: object, what: str) -> None:

@@ -11,6 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from collops import Communicator, DistributedArray, LinearOperator
+from collops.errors import InputError, UnsupportedTypeError
+from collops.extend.communication import alone, collective_errors
+from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
@@ -43,10 +46,17 @@ class Propagator:
     epsilon, delta : array, optional
         Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
         is the vertical velocity. `epsilon` must be at least `delta`.
+    aperture : float, optional
+        Metres around the source and the receivers of a shot that it is computed on, along all axes but the depth: each
+        shot has absorbing layers around its own window of the model. By default shots are computed on the whole grid.
+        It needs undivided grids, and models of NumPy or CuPy.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
         By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
         For models of JAX, the time loop is divided into nested loops instead.
+    wavefield_bits : {8, 16}, optional
+        Permits the storage of wavefields in so many bits where `memory` is too small for exact ones and fewer steps are
+        then recomputed. Adjoints then have errors, whose bound `storage` shows. By default wavefields are exact.
     kernels : {"numba", "numpy"}, optional
         For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
         slower. Without Numba, plain NumPy is the default, with a warning.
@@ -128,20 +138,24 @@ class Propagator:
         density: ArrayLike | None = None,
         epsilon: ArrayLike | None = None,
         delta: ArrayLike | None = None,
+        aperture: float | None = None,
         memory: int | None = None,
+        wavefield_bits: int | None = None,
         kernels: str | None = None,
         threads: int | None = None,
         comm: Communicator | None = None,
     ) -> None:
         self.grid, self.geometry = grid, geometry
         parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
-        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype}
-        options |= {"memory": memory, "kernels": kernels, "threads": threads}
-        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **options)
-        self._options = options | parameters
+        options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
+        options |= {"memory": memory, "wavefield_bits": wavefield_bits}
+        whole = options if aperture is None else options | {"memory": None}  # windows have the storage
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **whole)
+        self._options, self._parameters, self._aperture = options, parameters, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
-        self.shots, self.storage = modelling.shots, modelling.storage
+        self._windows = None if aperture is None else self._windows_of(aperture)
+        self.shots, self.storage = modelling.shots, (self._windows.largest if self._windows else modelling).storage
 
     def __repr__(self) -> str:
         return f"<Propagator {self.grid.shape} -> {self.geometry.shape}, {self.dtype}>"
@@ -167,6 +181,13 @@ class Propagator:
         modelling = self._modelling
         if isinstance(model, DistributedArray) and model.engine.traced:
             return self._program(model)
+        if self._windows is not None:
+            modelling.velocity(model)  # on all ranks together
+            traces = modelling.no_traces(model.engine)
+            for number, shot in enumerate(self.shots):
+                own = self._windows.propagator(shot)
+                traces[number] = own(self._windows.cut(shot, model.local_array, own)).local_array[0]
+            return DistributedArray(self.range, self.comm, traces)
         march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
@@ -179,6 +200,8 @@ class Propagator:
         """
         if isinstance(model, DistributedArray) and model.engine.traced:
             return self._program.jacobian(model)
+        if self._windows is not None:
+            return WindowedBorn(self._modelling, self._windows, model)
         return Born(self._modelling, model)
 
     def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
@@ -205,12 +228,31 @@ class Propagator:
         impulse = np.zeros(self.geometry.shape[2])
         impulse[0] = 1
         geometry = replace(self.geometry, wavelet=impulse)
-        other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **self._options)
+        options: dict[str, Any] = self._options | self._parameters | {"aperture": self._aperture}
+        other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **options)
         return WaveletModelling(self._modelling, other(model), common)
 
     @cached_property
     def _program(self) -> Program:
         """The form for arrays of JAX. Collective at its first use."""
+        if self._windows is not None:
+            raise UnsupportedTypeError("with an aperture, models must be of numpy or cupy, not of jax")
         from collops.seismic.waves.jax_program import Program
 
         return Program(self._modelling)
+
+    def _windows_of(self, aperture: float) -> ShotWindows:
+        """Return the windows of shots. Collective."""
+        modelling, options = self._modelling, self._options
+        threads = modelling.threads
+
+        def make(grid: Grid, geometry: Geometry, box: Box) -> Propagator:
+            own: dict[str, Any] = options | {"tiles": None, "threads": threads}
+            for name, values in self._parameters.items():
+                own[name] = None if values is None else np.asarray(values)[box]
+            return Propagator(grid, geometry, comm=alone(), **own)
+
+        with collective_errors(self.comm):
+            if modelling.across.size != self.comm.size:
+                raise InputError(f"shots with an aperture need undivided grids, not tiles={options['tiles']!r}")
+            return ShotWindows(modelling, boxes_of(self.grid, self.geometry, aperture), make)

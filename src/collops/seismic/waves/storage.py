@@ -1,15 +1,17 @@
-"""Wavefields for the adjoint, in reverse order: all stored, or recomputed from checkpoints within a budget of bytes."""
+"""Wavefields for the adjoint, in reverse order: stored, compressed if permitted, or recomputed, within a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import comb
 from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
+from collops.seismic.waves.compression import BLOCK, CompressedFields, error_bound
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Storage:
         Memory of both.
     computed : int
         Number of steps that are computed, `steps` if all wavefields are stored.
+    bits : int or None
+        Bits of a number of a compressed wavefield; ``None`` if wavefields are exact. Checkpoints are always exact.
 
     Notes
     -----
@@ -52,37 +56,67 @@ class Storage:
     wavefields: int
     bytes: int
     computed: int
+    bits: int | None = None
 
     def __str__(self) -> str:
+        lossy = f" of {self.bits} bits" if self.bits else ""
         size = f"{self.bytes / 1e6:.3g} MB"
+        if self.bits:
+            size += f", values to {error_bound(self.bits):.2g} of the largest of {BLOCK}"
         if not self.checkpoints:
-            return f"all {self.steps} wavefields, {size}"
+            return f"all {self.steps} wavefields{lossy}, {size}"
         again = self.computed / self.steps
         return (
-            f"{self.checkpoints} checkpoints and {self.wavefields} wavefields, {size}: "
+            f"{self.checkpoints} checkpoints and {self.wavefields} wavefields{lossy}, {size}: "
             f"each step is computed {again:.2f} times on average"
         )
 
     @classmethod
-    def within(cls, budget: int | None, steps: int, wavefield: int, state: int) -> Storage:
+    def within(
+        cls,
+        budget: int | None,
+        steps: int,
+        wavefield: int,
+        state: int,
+        bits: int | None = None,
+        compressed: int = 0,
+    ) -> Storage:
         """Return the storage of at most `budget` bytes with the fewest computed steps.
 
-        `wavefield` and `state` are bytes of one of each. Raises InputError if the budget is too small for one of each.
+        `wavefield` and `state` are bytes of one of each. With `bits`, wavefields may also take `compressed` bytes, and
+        one that is not compressed is then in memory as well; of equally fast storages the exact one is returned.
+
+        Raises InputError if the budget is too small for one of each.
         """
         if budget is None or steps * wavefield <= budget:
             return cls(steps, 0, steps, steps * wavefield, steps)
-        if budget < wavefield + state:
+        exact = cls._divided(budget, 0, steps, wavefield, state)
+        lossy = cls._divided(budget, wavefield, steps, compressed, state, bits) if bits else None
+        found = [storage for storage in (exact, lossy) if storage is not None]
+        if not found:
             raise InputError(
                 f"memory of {budget} bytes is too small for wavefields of {wavefield} bytes: a checkpoint and a "
                 f"wavefield take {wavefield + state} bytes"
             )
+        return min(found, key=lambda storage: storage.computed)
+
+    @classmethod
+    def _divided(
+        cls, budget: int, apart: int, steps: int, wavefield: int, state: int, bits: int | None = None
+    ) -> Storage | None:
+        """Return the best division of a budget less `apart` bytes, or ``None`` if it is too small."""
+        rest = budget - apart
+        if steps * wavefield <= rest:
+            return cls(steps, 0, steps, apart + steps * wavefield, steps, bits)
         candidates = []
-        for checkpoints in range(1, min(steps, (budget - wavefield) // state) + 1):
-            length = min(steps, (budget - checkpoints * state) // wavefield)
+        for checkpoints in range(1, min(steps, (rest - wavefield) // state) + 1):
+            length = min(steps, (rest - checkpoints * state) // wavefield)
             computed = steps + length * _advances(-(-steps // length), checkpoints)
             candidates.append((computed, checkpoints, length))
+        if not candidates:
+            return None
         computed, checkpoints, length = min(candidates)
-        return cls(steps, checkpoints, length, checkpoints * state + length * wavefield, computed)
+        return cls(steps, checkpoints, length, apart + checkpoints * state + length * wavefield, computed, bits)
 
 
 def _repetitions(segments: int, checkpoints: int) -> int:
@@ -160,6 +194,24 @@ class Segments:
         yield from self._reverse(state, move, spare, first, middle, free)
 
 
+class ExactFields:
+    """Wavefields in memory of the host, with the methods of `CompressedFields`."""
+
+    def __init__(self, count: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._fields = np.empty((count, *shape), dtype)
+
+    def space(self, number: int) -> np.ndarray:
+        """Return the array to compute a wavefield in."""
+        return self._fields[number]
+
+    def store(self, number: int) -> None:
+        """Store the wavefield that was computed there: it is."""
+
+    def load(self, number: int) -> np.ndarray:
+        """Return a wavefield."""
+        return self._fields[number]
+
+
 class Reversal(Segments):
     """A walk through the steps of a simulation in reverse order, with their wavefields in memory of the host.
 
@@ -173,7 +225,8 @@ class Reversal(Segments):
 
     def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype) -> None:
         super().__init__(storage)
-        self._fields = np.empty((storage.wavefields, *shape), dtype)
+        kind = ExactFields if storage.bits is None else partial(CompressedFields, bits=storage.bits)
+        self._fields = kind(storage.wavefields, shape, dtype)
 
     def walk(self, state: Any, advance: Callable[[Any, int, Any], None]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number of each step and its wavefield, the last step first.
@@ -184,11 +237,13 @@ class Reversal(Segments):
 
         def move(state: Any, first: int, last: int, stored: bool) -> None:
             for n in range(first, last):
-                advance(state, n, self._fields[n - first] if stored else None)
+                advance(state, n, self._fields.space(n - first) if stored else None)
+                if stored:
+                    self._fields.store(n - first)
 
         for first, last in self.visit(state, move):
             for n in range(last - 1, first - 1, -1):
-                yield n, self._fields[n - first]
+                yield n, self._fields.load(n - first)
 
 
 def _left(segments: int, checkpoints: int) -> int:

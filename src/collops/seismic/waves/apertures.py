@@ -1,0 +1,148 @@
+"""Shots on windows of the model around their sources and receivers, each with a propagator of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from collops import DistributedArray, LinearOperator
+from collops.errors import InputError, UnsupportedTypeError
+from collops.extend.arrays import Array, LocalArray
+from collops.extend.operators import filled
+from collops.seismic.waves.geometry import Geometry
+from collops.seismic.waves.grid import Grid
+from collops.seismic.waves.modelling import Modelling, check_supported
+from collops.seismic.waves.shot_sums import ShotSum
+
+if TYPE_CHECKING:
+    from collops.seismic.waves.propagator import Propagator
+
+Box = tuple[slice, ...]
+
+
+def boxes_of(grid: Grid, geometry: Geometry, aperture: float) -> list[Box]:
+    """Return the points of the model within `aperture` metres of the source and receivers of each shot.
+
+    They form a box along all axes but the depth, which is whole. Raises InputError unless `aperture` is positive.
+    """
+    if isinstance(aperture, bool) or not isinstance(aperture, int | float | np.number) or not aperture > 0:
+        raise InputError(f"the aperture must be a positive number of metres, not {aperture!r}")
+    boxes = []
+    for shot in range(geometry.shape[0]):
+        stations = np.concatenate([np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)])
+        box = []
+        for axis, (points, spacing) in enumerate(zip(grid.shape[:-1], grid.spacing, strict=False)):
+            first = math.floor(max(0.0, float(stations[:, axis].min()) - aperture) / spacing)
+            last = math.ceil(min(points - 1.0, (float(stations[:, axis].max()) + aperture) / spacing))
+            first = min(first, points - 2)
+            box.append(slice(first, max(last, first + 1) + 1))  # at least two points
+        boxes.append((*box, slice(0, grid.shape[-1])))
+    return boxes
+
+
+class ShotWindows:
+    """The propagators of the windows of shots, made when they are used: their wavefields take the memory of one shot.
+
+    Parameters
+    ----------
+    modelling : Modelling
+        Of the whole grid.
+    boxes : list of tuple of slice
+        The window of each shot.
+    make : callable
+        ``make(grid, geometry, box)`` returns the propagator of a window, for one shot on one rank.
+
+    Attributes
+    ----------
+    largest : Propagator
+        Of the window with most points.
+    """
+
+    def __init__(
+        self, modelling: Modelling, boxes: list[Box], make: Callable[[Grid, Geometry, Box], Propagator]
+    ) -> None:
+        self._modelling, self._boxes, self._make = modelling, boxes, make
+        self.largest = self.propagator(int(np.argmax([math.prod(shape_of(box)) for box in boxes])))
+
+    def propagator(self, shot: int) -> Propagator:
+        """Return the propagator of a shot, whose layers have the parameters of the whole grid. Sends nothing."""
+        grid, geometry, box = self._modelling.grid, self._modelling.geometry, self._boxes[shot]
+        absorption = self._modelling.absorption
+        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency or None)
+        origin = np.array([part.start for part in box]) * grid.spacing
+        sources, receivers = np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)
+        own = Geometry(sources - origin, receivers - origin, geometry.wavelet_of(shot), geometry.interval)
+        return self._make(replace(grid, shape=shape_of(box), layers=layers), own, box)
+
+    def cut(self, shot: int, values: LocalArray, own: Propagator) -> DistributedArray:
+        """Return values on the grid at the points of a window, in the layout of its propagator."""
+        return DistributedArray(own.domain, own.comm, values[self._boxes[shot]].copy())
+
+    def add(self, shot: int, image: LocalArray, values: LocalArray) -> None:
+        """Add values at the points of a window to an image on the grid."""
+        image[self._boxes[shot]] += values
+
+
+class WindowedBorn(LinearOperator):
+    """The derivative of the traces of shots on windows: `Born` of each, of the change in its window. Collective.
+
+    Parameters
+    ----------
+    modelling : Modelling
+        Of the whole grid.
+    windows : ShotWindows
+        The windows.
+    model : DistributedArray
+        The velocity at which it is linearised.
+
+    Notes
+    -----
+    Messages: none forward; in the adjoint one all-to-all and one allgather of images.
+    """
+
+    capturable = False
+
+    def __init__(self, modelling: Modelling, windows: ShotWindows, model: DistributedArray) -> None:
+        modelling.velocity(model)  # on all ranks together
+        self._modelling, self._windows, self._model = modelling, windows, model.copy()
+        super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
+
+    def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
+        what, engine = "the data" if adjoint else "a change of the model", self._model.engine
+        check_supported(x, what)
+        if x.engine is not engine:
+            raise UnsupportedTypeError(f"{what} must be of {engine.name}, as the model is, not of {x.engine.name}")
+        return filled(out, self._migrated(x.local_array) if adjoint else self._linearised(x.local_array))
+
+    def _linearised(self, change: LocalArray) -> LocalArray:
+        traces = self._modelling.no_traces(self._model.engine)
+        for number, (shot, own, born) in enumerate(self._shots()):
+            traces[number] = born.forward(self._windows.cut(shot, change, own)).local_array[0]
+        return traces
+
+    def _migrated(self, traces: LocalArray) -> LocalArray:
+        modelling, xp = self._modelling, self._model.engine.xp
+        images = ShotSum(modelling.shots)
+        for number, (shot, own, born) in enumerate(self._shots()):
+            image = xp.zeros(modelling.grid.shape, self.dtype)
+            data = DistributedArray(own.range, own.comm, xp.ascontiguousarray(traces[number : number + 1]))
+            self._windows.add(shot, image, born.adjoint(data).local_array)
+            images.add(image)
+        total = xp.empty(math.prod(modelling.grid.shape), self.dtype)
+        images.total(modelling.shares, total, modelling.across)
+        return total.reshape(modelling.grid.shape)
+
+    def _shots(self) -> Iterator[tuple[int, Propagator, LinearOperator]]:
+        """Yield the number, the propagator and the Jacobian of each shot of this rank."""
+        for shot in self._modelling.shots:
+            own = self._windows.propagator(shot)
+            yield shot, own, own.jacobian(self._windows.cut(shot, self._model.local_array, own))
+
+
+def shape_of(box: Box) -> tuple[int, ...]:
+    """Return the points of a box along each axis."""
+    return tuple(part.stop - part.start for part in box)

@@ -1,0 +1,104 @@
+"""Shots on windows of the model: exact transposes, the whole model where the aperture covers it, traces that agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collops
+from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.seismic.signals import ricker
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator
+from tests.seismic.test_waves import arrays_of, small
+
+
+def shots_along_a_line(shots=3, ndim=2, **options):
+    """Return a propagator of shots that each have receivers near their source."""
+    shape = (30, 9) if ndim == 2 else (18, 5, 6)
+    grid = Grid(shape, (10.0,) * ndim, order=4, layers=Layers(4))
+    begin = np.linspace(35.0, 10.0 * shape[0] - 95.0, shots)
+    sources = np.stack([begin, *[np.full(shots, 30.0)] * (ndim - 1)], axis=1)
+    receivers = sources[:, np.newaxis] + np.array([[12.0, 4.0, 3.0], [50.0, 0.0, -11.0]])[:, 3 - ndim :]
+    receivers[..., 0] = sources[:, :1] + [12.0, 50.0]
+    geometry = Geometry(sources, receivers, np.pad(ricker(40.0, 0.001)[0], (0, 50))[15:55], 0.001)
+    return Propagator(grid, geometry, dtype="float64", kernels="numpy", **options)
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_the_adjoint_is_exact(comm, ndim):
+    F = shots_along_a_line(4 if ndim == 2 else 2, ndim, aperture=27.0, comm=comm)
+    model, change, data = arrays_of(F)
+    J = F.jacobian(model)
+    modelled, image = J.forward(change), J.adjoint(data)
+    assert abs(float(modelled.dot(data)) - float(change.dot(image))) < 1e-12 * float(modelled.norm()) * float(
+        data.norm()
+    )
+    here, missed = F(model), []
+    for step in (2.0, 1.0):
+        missed.append(float((F(model + step * change) - here - step * modelled).norm()))
+    assert 3.9 < missed[0] / missed[1] < 4.1
+    # Each shot is the propagator of its window, and only this.
+    window = F._windows._boxes[1]
+    inside = np.zeros(F.grid.shape)
+    inside[window] = 1
+    only = np.zeros(F.geometry.shape)
+    only[1] = 1
+    single = J.adjoint(collops.from_global(only, layout=F.range, comm=comm)).gather()
+    assert single.any() and not single[inside == 0].any() and not inside.all()
+
+
+def test_an_aperture_that_covers_the_model_changes_nothing(comm):
+    grid, geometry = small(2, 4, surface=True, samples=30)
+    density = 1500 + 300 * np.random.default_rng(5).random(grid.shape)
+    whole, windowed = (
+        Propagator(grid, geometry, dtype="float64", kernels="numpy", density=density, aperture=aperture, comm=comm)
+        for aperture in (None, 500.0)
+    )
+    model, change, data = arrays_of(whole)
+    J, other = whole.jacobian(model), windowed.jacobian(model)
+    np.testing.assert_array_equal(windowed(model).gather(), whole(model).gather())
+    np.testing.assert_array_equal(other.forward(change).gather(), J.forward(change).gather())
+    image = J.adjoint(data).gather()
+    np.testing.assert_allclose(other.adjoint(data).gather(), image, rtol=1e-11, atol=1e-12 * np.abs(image).max())
+    impulse = windowed.wavelet_operator(model)
+    wavelet = collops.from_global(np.asarray(geometry.wavelet), layout=impulse.domain, comm=comm)
+    np.testing.assert_allclose(impulse.forward(wavelet).gather(), whole(model).gather(), atol=1e-10)
+
+
+def test_waves_that_stay_in_the_window_are_those_of_the_whole_model(comm):
+    """Until waves come back from the edges of the window: 40 samples of 1 ms, 2000 m/s, 6 points of 10 m."""
+    traces = []
+    for aperture in (60.0, None):
+        F = shots_along_a_line(aperture=aperture, comm=comm)
+        velocity = np.linspace(1900.0, 2100.0, 270).reshape(F.grid.shape)
+        traces.append(F(collops.from_global(velocity, layout=F.domain, comm=comm)).gather())
+    np.testing.assert_allclose(*traces, atol=2e-3 * np.abs(traces[1]).max())
+    assert (traces[0] != traces[1]).any()
+
+
+def test_windows_need_less_memory(comm):
+    whole, windowed = (shots_along_a_line(aperture=aperture, comm=comm) for aperture in (None, 20.0))
+    assert windowed.storage.bytes == whole.storage.bytes // 2  # 19 of 38 points with layers
+    less = shots_along_a_line(aperture=20.0, memory=windowed.storage.bytes // 2, comm=comm)
+    model, _, data = arrays_of(less)
+    images = [F.jacobian(model).adjoint(data).gather() for F in (windowed, less)]
+    np.testing.assert_array_equal(*images)
+
+
+def test_unusable_apertures(comm):
+    for aperture in (0.0, -3.0, "near", np.nan):
+        with pytest.raises(InputError, match="positive number of metres"):
+            shots_along_a_line(aperture=aperture, comm=comm)
+    if comm.size == 2:
+        with pytest.raises(InputError, match="undivided grids"):
+            shots_along_a_line(aperture=20.0, tiles=(2, 1), comm=comm)
+    F = shots_along_a_line(aperture=20.0, comm=comm)
+    with pytest.raises(LayoutError):
+        F.jacobian(collops.ones(5, comm=comm))
+    model = np.full(F.grid.shape, 2000.0)
+    model[0, 0] = np.nan  # in the window of the first shot only
+    with pytest.raises(InputError, match="positive and finite"):
+        F(collops.from_global(model, layout=F.domain, comm=comm))
+    pytest.importorskip("jax")
+    with pytest.raises(UnsupportedTypeError, match="numpy or cupy"):
+        F(collops.full(F.domain, 2000.0, engine="jax", comm=comm))
