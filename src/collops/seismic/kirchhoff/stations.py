@@ -86,7 +86,6 @@ def tables_of_stations(
         the same stations. Full tables are computed, a few at a time, and cut. Not with a folder.
     target : tuple of slices, optional
         The grid points that are image points, along each axis; all by default. Stations may be outside of them.
-
     of_rays : callable, optional
         The times whose rays have the weights, at all points: in an anisotropic medium, those of an isotropic one. By
         default `seconds`.
@@ -99,23 +98,16 @@ def tables_of_stations(
         The row of each station that this rank needs; undefined for other stations.
     """
     target = target or tuple(slice(0, size) for size in grid.shape)
-    owner, nodes = _owners(needed, len(positions)), Nodes(extent(target), factor)
+    nodes = Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
-    count = 0 if weighting is None else weighting.fields(len(grid.axes))
-    kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
     computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target, of_rays)
-    local_stations, first = needed[comm.rank], [part.start for part in target]
+    times, fields = _stored(computed, needed, boxes, folder, comm)
+    local_stations, first, rows = needed[comm.rank], [part.start for part in target], np.arange(len(positions))
     if boxes is not None:
-        rows = np.arange(len(positions))
-        times, fields = _cut(computed.fill, owner, nodes, boxes, kinds, comm)
         box, nodes = boxes[comm.rank], Nodes(extent(boxes[comm.rank]), factor)
         first = [start + part.start for start, part in zip(first, box, strict=True)]
-    elif folder is not None:
-        rows = np.arange(len(positions))
-        times, fields = _in_file(computed.fill, owner, nodes, kinds, folder, comm)
-    else:
-        rows = np.searchsorted(local_stations, np.arange(len(positions)))
-        times, fields = _in_memory(computed.fill, owner, nodes, kinds, needed, comm)
+    elif folder is None:
+        rows = np.searchsorted(local_stations, rows)
     straight, error = None, 0.0
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
@@ -128,7 +120,8 @@ def tables_of_stations(
 class _Computation:
     """The computation of tables; for the parameters see `tables_of_stations`.
 
-    `error` is the largest root mean square error of interpolation of a station so far, in samples.
+    `error` is the largest root mean square error of interpolation of a station so far, in samples; `kinds` are the
+    kinds of the tables of times and of weights.
     """
 
     def __init__(
@@ -146,8 +139,16 @@ class _Computation:
     ) -> None:
         self._target, self._of_rays = target, of_rays
         self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
-        self._grid, self._scale, self._nodes, self._weighting = grid, scale, nodes, weighting
+        self._grid, self._scale, self.nodes, self._weighting = grid, scale, nodes, weighting
         self.error = 0.0
+        count = 0 if weighting is None else weighting.fields(len(grid.axes))
+        of_times = scale.fixed_type if nodes.factor == 1 else scale.real_type
+        self.kinds: _Kinds = [((), of_times), ((count,), scale.dtype)]
+
+    @property
+    def stations(self) -> int:
+        """Number of stations."""
+        return len(self._positions)
 
     def slowness(self, station: Any) -> float:
         """Return samples per metre at a station."""
@@ -170,7 +171,7 @@ class _Computation:
 
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""
-        grid, scale, nodes, weighting = self._grid, self._scale, self._nodes, self._weighting
+        grid, scale, nodes, weighting = self._grid, self._scale, self.nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
         indices = nodes.with_middles()
         starts = [part.start for part in self._target]
@@ -206,6 +207,22 @@ class _Computation:
 
 _Kinds = Sequence[tuple[tuple[int, ...], np.dtype]]
 """The axes of each table between the stations and the nodes, and its dtype."""
+
+
+def _stored(
+    computed: _Computation,
+    needed: Sequence[np.ndarray],
+    boxes: Sequence[tuple[slice, ...]] | None,
+    folder: Path | None,
+    comm: Communicator,
+) -> list[np.ndarray]:
+    """Return the tables of times and of weights, where `tables_of_stations` keeps them. Collective."""
+    owner = _owners(needed, computed.stations)
+    if boxes is not None:
+        return _cut(computed.fill, owner, computed.nodes, boxes, computed.kinds, comm)
+    if folder is not None:
+        return _in_file(computed.fill, owner, computed.nodes, computed.kinds, folder, comm)
+    return _in_memory(computed.fill, owner, computed.nodes, computed.kinds, needed, comm)
 
 
 def _in_memory(
