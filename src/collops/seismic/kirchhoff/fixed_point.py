@@ -102,8 +102,7 @@ class FixedTables:
     # On coarser nodes, (stations, 4): samples per metre; y (0 in 2-D), x and z in metres from the first image point
     straight: LocalArray | None = None
     spacing: tuple[float, ...] = ()  # of the image points, in metres
-    # Root mean square error of interpolated times, in samples, at the station with the largest error; with a tolerance,
-    # the estimated error of the interpolated times is added.
+    # Root mean square error of interpolated times, in samples, at the station with the largest error.
     error: float = 0.0
 
     @classmethod

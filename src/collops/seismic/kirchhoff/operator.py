@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes
+from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes, known_error
 from collops.seismic.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
 
 
@@ -132,9 +132,9 @@ class _Modelling:
             factor=checked_factor(times.coarsen),
             weighting=options.weighting,
             boxes=boxes,
+            error=known_error(times.coarsen, step, error / scale.interval),
             of_rays=replace(times, thomsen=None).seconds(*arguments) if bent else None,
         )
-        tables = replace(tables, error=tables.error + error / scale.interval)
         source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]
         tables, bands = tables.select(source_rows[slices[comm.rank]], receiver_rows), None
         if filters:

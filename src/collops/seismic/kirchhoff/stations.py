@@ -54,6 +54,7 @@ def tables_of_stations(
     boxes: Sequence[tuple[slice, ...]] | None = None,
     target: tuple[slice, ...] | None = None,
     of_rays: Seconds | None = None,
+    error: float | None = None,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -89,6 +90,8 @@ def tables_of_stations(
     of_rays : callable, optional
         The times whose rays have the weights, at all points: in an anisotropic medium, those of an isotropic one. By
         default `seconds`.
+    error : float, optional
+        Error of the times that these tables interpolate, in samples, if it is known. It is not measured then.
 
     Returns
     -------
@@ -100,7 +103,8 @@ def tables_of_stations(
     target = target or tuple(slice(0, size) for size in grid.shape)
     nodes = Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
-    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target, of_rays)
+    options = start, nodes, weighting, target, of_rays, error is None
+    computed = _Computation(seconds, positions, velocity, grid, scale, *options)
     times, fields = _stored(computed, needed, boxes, folder, comm)
     local_stations, first, rows = needed[comm.rank], [part.start for part in target], np.arange(len(positions))
     if boxes is not None:
@@ -108,20 +112,22 @@ def tables_of_stations(
         first = [start + part.start for start, part in zip(first, box, strict=True)]
     elif folder is None:
         rows = np.searchsorted(local_stations, rows)
-    straight, error = None, 0.0
+    straight = None
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
         straight[rows[local_stations]] = computed.straight(local_stations, first)
-        error = float(comm.allreduce(np.array(computed.error), "max"))
-    tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
+        error = float(comm.allreduce(np.array(computed.error), "max")) if error is None else error
+    tables = FixedTables(
+        times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error or 0.0
+    )
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
 class _Computation:
     """The computation of tables; for the parameters see `tables_of_stations`.
 
-    `error` is the largest root mean square error of interpolation of a station so far, in samples; `kinds` are the
-    kinds of the tables of times and of weights.
+    With `measures`, `error` is the largest root mean square error of interpolation of a station so far, in samples.
+    `kinds` are those of the tables of times and of weights.
     """
 
     def __init__(
@@ -136,8 +142,9 @@ class _Computation:
         weighting: Weighting | None,
         target: tuple[slice, ...],
         of_rays: Seconds | None,
+        measures: bool,
     ) -> None:
-        self._target, self._of_rays = target, of_rays
+        self._target, self._of_rays, self._measures = target, of_rays, measures
         self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
         self._grid, self._scale, self.nodes, self._weighting = grid, scale, nodes, weighting
         self.error = 0.0
@@ -173,7 +180,7 @@ class _Computation:
         """Fill rows with the tables of stations."""
         grid, scale, nodes, weighting = self._grid, self._scale, self.nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
-        indices = nodes.with_middles()
+        indices = nodes.with_middles() if self._measures else nodes.along
         starts = [part.start for part in self._target]
         lattice = np.ix_(*(first + part for first, part in zip(starts, indices, strict=True)))
         at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
@@ -201,6 +208,8 @@ class _Computation:
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
             of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)
             times[row] = engine.to_host(of_nodes)
+            if not self._measures:
+                continue
             error = nodes.refine(of_nodes, indices) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 

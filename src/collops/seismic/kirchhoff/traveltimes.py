@@ -206,6 +206,14 @@ def coarsest_grid(
     return 1, 0.0
 
 
+def known_error(factor: int, step: int, error: float) -> float | None:
+    """Return the error of tables of every `factor`-th point, from times of every `step`-th; None if it is not known.
+
+    Where tables have the points of `coarsest_grid`, they interpolate as its error assumes.
+    """
+    return error if step > 1 and step % factor == 0 else None
+
+
 def _options(engine: Engine, dtype: np.dtype, threads: int | None, thomsen: Thomsen | None) -> dict[str, Any]:
     return {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
 

@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import check_tolerance, coarsest_grid
+from collops.seismic.kirchhoff.traveltimes import check_tolerance, coarsest_grid, known_error
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
@@ -109,9 +109,9 @@ class SurveyModelling:
             folder=folder,
             boxes=boxes,
             target=self.grid.box(self.target),
+            error=known_error(factor, step, error / scale.interval),
             of_rays=times_at(*arguments) if self.thomsen is not None and self.weighting.traces_rays else None,
         )
-        tables = replace(tables, error=tables.error + error / scale.interval)
         if factor > 1:
             self.notes.append(
                 f"travel times coarsened by {factor} along each axis and interpolated: root mean square error "
