@@ -7,7 +7,7 @@ import pytest
 from scipy.ndimage import gaussian_filter
 
 from collops.errors import InputError
-from collops.seismic.kirchhoff.eikonal import device, first_arrivals
+from collops.seismic.kirchhoff.eikonal import arrivals_error, device, first_arrivals
 from collops.seismic.kirchhoff.eikonal import medium as media
 from tests.seismic.test_anisotropic_arrivals import MEDIA, SPEED, group_time
 from tests.seismic.test_eikonal import GRIDS, PLACES, VELOCITIES, exact_times, grid_of, position_in, rough_model
@@ -72,6 +72,22 @@ def test_times_in_a_rough_anisotropic_medium_are_those_of_hosts(comm, dtype):
     found = first_arrivals(grid.axes, positions, velocity, **medium, engine="cupy", dtype=dtype)
     for times, expected in zip(found, host, strict=True):
         assert np.abs(times.get() - expected).max() < 4e-3 * 9.0 / velocity.min()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_times_of_a_coarser_grid_and_their_error_are_those_of_hosts(comm, dtype, epsilon):
+    grid, velocity = rough_model(np.random.default_rng(6))
+    positions = np.random.default_rng(1).uniform(0, (1068, 621), (5, 2))
+    at = np.ix_(np.arange(3, 60, 7), np.arange(0, 50, 3))
+    given = {"epsilon": epsilon, "coarsen": 4}
+    host = first_arrivals(grid.axes, positions, velocity, **given, indices=at, engine="numpy")
+    found = first_arrivals(grid.axes, positions, velocity, **given, indices=at, engine="cupy", dtype=dtype)
+    for times, expected in zip(found, host, strict=True):
+        assert isinstance(times, cupy.ndarray) and times.dtype == dtype
+        assert np.abs(times.get() - expected).max() < 4e-3 * 36.0 / velocity.min()
+    errors = [arrivals_error(grid.axes, positions, velocity, 4, engine=each) for each in ("numpy", "cupy")]
+    np.testing.assert_allclose(errors[1], errors[0], rtol=0.05)
 
 
 def test_times_that_do_not_converge(comm, monkeypatch):

@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from collops.array import from_global
 from collops.errors import InputError
 from collops.seismic import Kirchhoff
-from collops.seismic.kirchhoff.eikonal import device, first_arrivals, host, medium
+from collops.seismic.kirchhoff.eikonal import arrivals_error, device, first_arrivals, host, medium
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from tests.seismic.arrivals import COMPILER, HostKernel, eikonal, fake_cupy
 from tests.seismic.test_kirchhoff import peer
@@ -190,6 +190,38 @@ def test_times_that_do_not_converge(monkeypatch, form):
     sources = [medium.Source.at(np.array([100.0, 100.0]), grid, velocity)] * 2
     with pytest.raises(InputError, match="have not converged in"):
         list(form(medium.Medium.of(grid, velocity, np.dtype(np.float64)), sources, 2))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [(61, 45), (14, 17, 18)])
+def test_times_of_a_coarser_grid_are_interpolated_within_their_estimated_error(shape, epsilon):
+    """Sizes of which the last points lie beyond the grid; the source is between points."""
+    axes, last = tuple(10.0 * np.arange(n) for n in shape), [10.0 * (n - 1) for n in shape]
+    velocity = np.broadcast_to(1500 + 1.5 * axes[-1], shape)
+    places = np.array([[0.31 * end for end in last], last])
+    given = {"axes": axes, "positions": places, "velocity": velocity, "epsilon": epsilon, "engine": "numpy"}
+    some = np.ix_(*(np.array([1, n // 2, n - 1]) for n in shape))
+    whole, coarse = list(first_arrivals(**given)), list(first_arrivals(**given, coarsen=4))
+    errors = [np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(whole, coarse, strict=True)]
+    estimate = arrivals_error(coarsen=4, **given)
+    assert 1e-6 < max(errors) < 1.2 * estimate < 6 * max(errors)
+    assert all(np.abs(one - other).max() < 0.25 * 10.0 / 1500 for one, other in zip(whole, coarse, strict=True))
+    for full, factor in ((whole, 1), (coarse, 4)):
+        for one, other in zip(full, first_arrivals(**given, coarsen=factor, indices=some), strict=True):
+            np.testing.assert_allclose(other, one[some], rtol=0, atol=1e-15)
+
+
+@pytest.mark.serial
+def test_the_estimate_sees_a_layer_that_both_grids_miss():
+    axis = 10.0 * np.arange(41)
+    velocity = np.full((41, 41), 2000.0)
+    velocity[:, 13] = 1000.0
+    given = (axis, axis), [(200.0, 0.0)], velocity
+    exact = 0.005 * np.sqrt(27 / 41)  # seconds for 10 m of the layer, at the points below
+    assert exact / 2 < arrivals_error(*given, 4, engine="numpy") < 2 * exact
+    with pytest.raises(InputError, match="must be even"):
+        arrivals_error(*given, 3, engine="numpy")
 
 
 @pytest.mark.serial

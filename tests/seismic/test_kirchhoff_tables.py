@@ -190,3 +190,29 @@ def test_times_that_are_given_are_not_coarsened(comm):
     times = np.zeros((33 * 21, 5)), np.zeros((33 * 21, 37))
     with pytest.raises(InputError, match="coarsen needs computed travel times"):
         collops.seismic.Kirchhoff(**survey(2, comm=comm, mode="byot", travel_times=times), coarsen=2)
+
+
+def test_a_tolerance_chooses_the_coarsest_grid_and_bounds_the_error(comm):
+    """Of the times in a velocity that increases with depth, which have a formula; no grid will do for a small one."""
+    axes, surface = (12.5 * np.arange(61), 12.5 * np.arange(41)), np.stack([np.linspace(0, 750, 17), np.zeros(17)])
+    velocity = np.broadcast_to(1500 + 0.6 * axes[1], (61, 41))
+    given = {"z": axes[1], "x": axes[0], "t": DT * np.arange(300), "sources": surface, "receivers": surface[:, :3]}
+    given |= {"velocity": velocity, "wavelet": np.ones(1), "wavelet_center": 0, "engine": "numpy", "comm": comm}
+    layout = collops.Layout.split((61, 41), comm.size)  # each rank has tables of all stations
+    for tolerance, coarsen in ((2e-4, 4), (1e-7, 1)):
+        tables = collops.seismic.Kirchhoff(**given, coarsen=coarsen, tolerance=tolerance, layout=layout)
+        plain = collops.seismic.Kirchhoff(**given, coarsen=coarsen, layout=layout)
+        image = collops.from_global(np.random.default_rng(2).normal(size=(61, 41)), layout, comm=comm)
+        found, expected = (each.adjoint(each @ image).gather() for each in (tables, plain))
+        difference = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+        assert 1e-6 < difference < 0.02 if coarsen > 1 else difference == 0
+
+
+def test_tolerances_that_cannot_be_used(comm):
+    for options, sentence in (
+        ({"tolerance": 0.0}, "positive number of seconds"),
+        ({"tolerance": 1e-4, "amplitude": "2d"}, "need travel times of all points"),
+        ({"tolerance": 1e-4, "mode": "analytic"}, "tolerance is for times of mode 'eikonal'"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            collops.seismic.Kirchhoff(**survey(2, comm=comm) | {"mode": "eikonal"} | options)

@@ -107,6 +107,8 @@ def test_limits_are_those_that_the_page_derives(comm, folder):
     assert any("a sixteenth of a wavelength too shallow" in note for note in said["notes"])
     with pytest.raises(InputError, match=r"illumination does not support --amplitude.* or --amplitude none"):
         migrated(comm, folder, line(), traces, iterations=1, precondition="illumination")
+    with pytest.raises(InputError, match=r"--time-tolerance does not support --amplitude and --max-dip"):
+        migrated(comm, folder, line(), traces, iterations=1, time_tolerance=1e-4)
 
 
 def test_synthetic_surveys_keep_the_amplitudes_that_they_were_made_with(comm, folder):

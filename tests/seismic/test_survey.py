@@ -283,6 +283,21 @@ def test_tables_that_do_not_fit_are_coarser_or_on_disk(comm, folder, monkeypatch
         np.testing.assert_array_equal(found, expected)
 
 
+def test_a_tolerance_of_travel_times_is_noted(comm):
+    survey, grid = area_survey(comm)
+    options = {"frequency": FREQUENCY, "dtype": "float64", "mode": "eikonal", "coarsen": 2}
+    exact = survey.operator("1500+0.6z", grid, **options)
+    kept: list[Any] = []
+    found = survey.operator("1500+0.6z", grid, **options, tolerance=5e-4, kept=kept)
+    assert any("computed at every" in note and "root mean square error" in note for note in survey.notes)
+    assert all(0 < each.error < 5e-4 / INTERVAL for each in kept)
+    for one, other in zip(applied(comm, found), applied(comm, exact), strict=True):
+        assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(other)
+    assert np.linalg.norm(one - other) > 0  # of the images
+    survey.operator("1500+0.6z", grid, **options, tolerance=1e-9)
+    assert any("travel times are computed at all points" in note for note in survey.notes)
+
+
 def test_a_folder_that_is_not_there_is_one_error(comm, folder):
     survey, grid = area_survey(comm)
     with pytest.raises(InputError, match="name another folder") as caught:

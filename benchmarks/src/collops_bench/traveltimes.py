@@ -4,6 +4,9 @@ The clock ``wall`` is the time of one source. Programs take turns: collops compu
 of them, by its scheme of second order, from a circle around the source. It is serial and runs on the host, also where
 collops runs on a device. The figures ``largest error`` and ``rms error`` are differences from the formula, in the time
 that a wave needs for a cell at the surface; the figure ``points per second`` counts the points of a source.
+
+The case of tables has the seconds of all tables of a survey at every fourth point, which the ranks share, with times
+from the coarsest grid within a tolerance: the choice of this grid is included. Differences are taken at these points.
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from collops.seismic.kirchhoff import first_arrivals
+from collops.seismic.host_kernels import threads_of_rank
+from collops.seismic.kirchhoff import FixedTables, first_arrivals
+from collops.seismic.kirchhoff.fixed_point import Scale
 from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.kirchhoff.stations import tables_of_stations
+from collops.seismic.kirchhoff.traveltimes import arrivals_at, coarsest_grid, known_error
 from collops_bench.peers import why_missing
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
@@ -27,6 +34,7 @@ __all__ = ["measure"]
 OURS, PEER = "collops", "scikit-fmm"
 _SURFACE, _GRADIENT, _SPACING = 1500.0, 0.6, 12.5  # m/s, 1/s, m
 _RADIUS = 3 * _SPACING  # of scikit-fmm's first wavefront
+_INTERVAL, _TOLERANCE, _EVERY = 0.004, 2e-4, 4  # of samples and of times, in seconds; points of a table
 
 
 def measure(context: Context) -> Iterator[Measurement]:
@@ -41,14 +49,19 @@ def measure(context: Context) -> Iterator[Measurement]:
         grids = [((401, 300), 8, True), ((101, 101, 61), 4, True)]
     for shape, sources, with_peer in grids:
         yield _measure(context, shape, sources, missing if with_peer else "takes minutes for a source")
+    yield _measure_tables(context, *(((41, 31), 24) if quick else ((512, 512, 256) if device else (401, 300), 1560)))
+
+
+def _model(shape: tuple[int, ...]) -> tuple[ImageGrid, np.ndarray]:
+    """Return the grid and the velocity at its points."""
+    axes = tuple(_SPACING * np.arange(n) for n in shape)
+    velocity = np.ascontiguousarray(np.broadcast_to(_SURFACE + _GRADIENT * axes[-1], shape))
+    return ImageGrid(axes, (_SPACING,) * len(shape)), velocity
 
 
 def _measure(context: Context, shape: tuple[int, ...], sources: int, missing: str | None) -> Measurement:
-    comm, axes = context.comm, tuple(_SPACING * np.arange(n) for n in shape)
-    grid, rng = ImageGrid(axes, (_SPACING,) * len(shape)), np.random.default_rng(comm.rank)
-    velocity = np.ascontiguousarray(np.broadcast_to(_SURFACE + _GRADIENT * axes[-1], shape))
-    places = rng.uniform(0, [axis[-1] for axis in axes], (sources, len(shape)))
-    places[:, -1] = 0.0
+    comm, (grid, velocity) = context.comm, _model(shape)
+    places = _at_surface(grid, sources, comm.rank)
     samples: dict[str, list[float]] = {OURS: [], **({} if missing else {PEER: []})}
     errors: dict[str, dict[str, float]] = {}
     _ours(context, grid, places, velocity)  # compiles
@@ -75,6 +88,50 @@ def _measure(context: Context, shape: tuple[int, ...], sources: int, missing: st
         },
         headline=f"Travel times, {' x '.join(map(str, shape))} points, one source",
     )
+
+
+def _measure_tables(context: Context, shape: tuple[int, ...], stations: int) -> Measurement:
+    comm, (grid, velocity) = context.comm, _model(shape)
+    positions, scale = _at_surface(grid, stations, 0), Scale(_INTERVAL, 1000, 0, np.dtype(np.float32))
+    options = context.engine, scale.dtype, threads_of_rank(comm, context.engine, None)
+
+    def tables(stations: int) -> tuple[float, FixedTables, int, float]:
+        comm.barrier()
+        begin, some = time.perf_counter(), positions[:stations]
+        step, error = coarsest_grid(grid, some, velocity, *options, None, _TOLERANCE, comm)
+        known = known_error(_EVERY, step, error / scale.interval)
+        seconds, needed = arrivals_at(grid, some, velocity, *options, factor=step), [np.arange(stations)] * comm.size
+        made, _, _ = tables_of_stations(seconds, some, velocity, grid, scale, needed, comm, factor=_EVERY, error=known)
+        comm.barrier()
+        return time.perf_counter() - begin, made, step, error
+
+    tables(1)  # compiles
+    rounds = [tables(stations) for _ in range(1 if context.options.quick else 3)]
+    _, made, step, estimate = rounds[-1]
+    assert made.straight is not None
+    along = made.nodes.along
+    at_nodes = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, along, strict=True)), grid.spacing)
+    distance = at_nodes.distance(positions[-1], np.ix_(*map(np.arange, at_nodes.shape)))
+    times = scale.interval * (made.times[-1].reshape(distance.shape) + float(made.straight[-1, 0]) * distance)
+    errors = _errors(at_nodes, positions[-1], times)
+    return Measurement(
+        f"tables, {' x '.join(map(str, shape))}",
+        {"points": grid.points, "stations": stations, "coarsen": _EVERY, "tolerance": _TOLERANCE, "swept every": step},
+        {OURS: Timing(1, {"wall": Spread.from_samples([seconds for seconds, *_ in rounds])})},
+        {PEER: "has no tables"},
+        ours=OURS,
+        peer=PEER,
+        checks=[check(comm, "times of the tables", errors["largest error"], 0.5)],
+        figures={OURS: {**errors, "estimated rms error in samples": estimate / scale.interval}},
+        headline=f"Tables of travel times, {' x '.join(map(str, shape))} points, {stations} stations",
+    )
+
+
+def _at_surface(grid: ImageGrid, count: int, seed: int) -> np.ndarray:
+    """Return positions at the surface."""
+    places = np.random.default_rng(seed).uniform(0, [axis[-1] for axis in grid.axes], (count, len(grid.axes)))
+    places[:, -1] = 0.0
+    return places
 
 
 def _ours(context: Context, grid: ImageGrid, places: np.ndarray, velocity: np.ndarray) -> tuple[float, np.ndarray]:

@@ -100,7 +100,8 @@ def _of_torch(rows: Any, x: Any) -> Program:
     import torch
 
     parts = (torch.as_tensor(part, device="cuda") for part in (rows.indptr, rows.indices, rows.data))
-    matrix = torch.sparse_csr_tensor(*parts, size=rows.shape, check_invariants=False)  # it warns where nothing is said
+    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # PyTorch 2.11 warns unless a program chooses
+        matrix = torch.sparse_csr_tensor(*parts, size=rows.shape)
     return Program(partial(torch.mv, matrix, torch.as_tensor(x, device="cuda")))
 
 

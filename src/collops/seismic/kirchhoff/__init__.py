@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collops.seismic.kirchhoff.eikonal import Thomsen, first_arrivals
+from collops.seismic.kirchhoff.eikonal import Thomsen, arrivals_error, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.geometry import Geometry
 from collops.seismic.kirchhoff.local import LocalKirchhoff
@@ -21,5 +21,6 @@ __all__ = [
     "Thomsen",
     "TravelTimes",
     "Weighting",
+    "arrivals_error",
     "first_arrivals",
 ]

@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes
+from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes, known_error
 from collops.seismic.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
 
 
@@ -120,8 +120,9 @@ class _Modelling:
         needed = [np.unique(np.concatenate([number[:sources][part], number[sources:]])) for part in shots]
         arguments = geometry, positions, engine, scale.dtype, threads
         bent = times.thomsen is not None and options.weighting.traces_rays
+        step, error = times.coarsest_grid(*arguments, comm)
         tables, weights, rows = tables_of_stations(
-            times.seconds(*arguments),
+            times.seconds(*arguments, step),
             positions,
             np.broadcast_to(times.velocity, grid.shape),
             grid,
@@ -131,6 +132,7 @@ class _Modelling:
             factor=checked_factor(times.coarsen),
             weighting=options.weighting,
             boxes=boxes,
+            error=known_error(times.coarsen, step, error / scale.interval),
             of_rays=replace(times, thomsen=None).seconds(*arguments) if bent else None,
         )
         source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]
@@ -374,6 +376,7 @@ def Kirchhoff(
     antialias: bool | float = False,
     coarsen: int = 1,
     thomsen: Thomsen | None = None,
+    tolerance: float | None = None,
     layout: Layout | None = None,
     comm: Communicator | None = None,
     engine: str | None = None,
@@ -390,7 +393,7 @@ def Kirchhoff(
         Axes of the image, uniform and increasing, and the time axis in seconds, from 0.
     sources, receivers : array
         Shapes (2, sources) and (2, receivers) with rows x, z; in 3-D (3, …) with rows y, x, z.
-    velocity, mode, travel_times, coarsen, thomsen
+    velocity, mode, travel_times, coarsen, thomsen, tolerance
         As for :class:`TravelTimes`, where `travel_times` are its arrays.
     wavelet, wavelet_center, antialias, engine, dtype, kernels, threads, deterministic
         As for :class:`KirchhoffOptions`.
@@ -420,7 +423,7 @@ def Kirchhoff(
     comm = communicator_or_world(comm)
     with collective_errors(comm):
         geometry = Geometry.from_axes(z, x, t, sources, receivers, y)
-        times = TravelTimes(mode, velocity, travel_times, coarsen, thomsen)
+        times = TravelTimes(mode, velocity, travel_times, coarsen, thomsen, tolerance)
         weighting, execution = Weighting(amplitude, aperture, max_dip), (engine, kernels, threads, deterministic)
         options = KirchhoffOptions(wavelet, wavelet_center, weighting, antialias, dtype, *execution)
         layout = None if layout is None else _checked_layout(layout, geometry, comm)

@@ -54,6 +54,7 @@ def tables_of_stations(
     boxes: Sequence[tuple[slice, ...]] | None = None,
     target: tuple[slice, ...] | None = None,
     of_rays: Seconds | None = None,
+    error: float | None = None,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -86,10 +87,11 @@ def tables_of_stations(
         the same stations. Full tables are computed, a few at a time, and cut. Not with a folder.
     target : tuple of slices, optional
         The grid points that are image points, along each axis; all by default. Stations may be outside of them.
-
     of_rays : callable, optional
         The times whose rays have the weights, at all points: in an anisotropic medium, those of an isotropic one. By
         default `seconds`.
+    error : float, optional
+        Error of the times that these tables interpolate, in samples, if it is known. It is not measured then.
 
     Returns
     -------
@@ -99,36 +101,33 @@ def tables_of_stations(
         The row of each station that this rank needs; undefined for other stations.
     """
     target = target or tuple(slice(0, size) for size in grid.shape)
-    owner, nodes = _owners(needed, len(positions)), Nodes(extent(target), factor)
+    nodes = Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
-    count = 0 if weighting is None else weighting.fields(len(grid.axes))
-    kinds = [((), scale.fixed_type if factor == 1 else scale.real_type), ((count,), scale.dtype)]
-    computed = _Computation(seconds, positions, velocity, grid, scale, start, nodes, weighting, target, of_rays)
-    local_stations, first = needed[comm.rank], [part.start for part in target]
+    options = start, nodes, weighting, target, of_rays, error is None
+    computed = _Computation(seconds, positions, velocity, grid, scale, *options)
+    times, fields = _stored(computed, needed, boxes, folder, comm)
+    local_stations, first, rows = needed[comm.rank], [part.start for part in target], np.arange(len(positions))
     if boxes is not None:
-        rows = np.arange(len(positions))
-        times, fields = _cut(computed.fill, owner, nodes, boxes, kinds, comm)
         box, nodes = boxes[comm.rank], Nodes(extent(boxes[comm.rank]), factor)
         first = [start + part.start for start, part in zip(first, box, strict=True)]
-    elif folder is not None:
-        rows = np.arange(len(positions))
-        times, fields = _in_file(computed.fill, owner, nodes, kinds, folder, comm)
-    else:
-        rows = np.searchsorted(local_stations, np.arange(len(positions)))
-        times, fields = _in_memory(computed.fill, owner, nodes, kinds, needed, comm)
-    straight, error = None, 0.0
+    elif folder is None:
+        rows = np.searchsorted(local_stations, rows)
+    straight = None
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
         straight[rows[local_stations]] = computed.straight(local_stations, first)
-        error = float(comm.allreduce(np.array(computed.error), "max"))
-    tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
+        error = float(comm.allreduce(np.array(computed.error), "max")) if error is None else error
+    tables = FixedTables(
+        times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error or 0.0
+    )
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
 class _Computation:
     """The computation of tables; for the parameters see `tables_of_stations`.
 
-    `error` is the largest root mean square error of interpolation of a station so far, in samples.
+    With `measures`, `error` is the largest root mean square error of interpolation of a station so far, in samples.
+    `kinds` are those of the tables of times and of weights.
     """
 
     def __init__(
@@ -143,11 +142,20 @@ class _Computation:
         weighting: Weighting | None,
         target: tuple[slice, ...],
         of_rays: Seconds | None,
+        measures: bool,
     ) -> None:
-        self._target, self._of_rays = target, of_rays
+        self._target, self._of_rays, self._measures = target, of_rays, measures
         self._seconds, self._positions, self._velocity, self._start = seconds, positions, velocity, start
-        self._grid, self._scale, self._nodes, self._weighting = grid, scale, nodes, weighting
+        self._grid, self._scale, self.nodes, self._weighting = grid, scale, nodes, weighting
         self.error = 0.0
+        count = 0 if weighting is None else weighting.fields(len(grid.axes))
+        of_times = scale.fixed_type if nodes.factor == 1 else scale.real_type
+        self.kinds: _Kinds = [((), of_times), ((count,), scale.dtype)]
+
+    @property
+    def stations(self) -> int:
+        """Number of stations."""
+        return len(self._positions)
 
     def slowness(self, station: Any) -> float:
         """Return samples per metre at a station."""
@@ -170,9 +178,9 @@ class _Computation:
 
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""
-        grid, scale, nodes, weighting = self._grid, self._scale, self._nodes, self._weighting
+        grid, scale, nodes, weighting = self._grid, self._scale, self.nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
-        indices = nodes.with_middles()
+        indices = nodes.with_middles() if self._measures else nodes.along
         starts = [part.start for part in self._target]
         lattice = np.ix_(*(first + part for first, part in zip(starts, indices, strict=True)))
         at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
@@ -200,12 +208,30 @@ class _Computation:
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
             of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)
             times[row] = engine.to_host(of_nodes)
+            if not self._measures:
+                continue
             error = nodes.refine(of_nodes, indices) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
 
 _Kinds = Sequence[tuple[tuple[int, ...], np.dtype]]
 """The axes of each table between the stations and the nodes, and its dtype."""
+
+
+def _stored(
+    computed: _Computation,
+    needed: Sequence[np.ndarray],
+    boxes: Sequence[tuple[slice, ...]] | None,
+    folder: Path | None,
+    comm: Communicator,
+) -> list[np.ndarray]:
+    """Return the tables of times and of weights, where `tables_of_stations` keeps them. Collective."""
+    owner = _owners(needed, computed.stations)
+    if boxes is not None:
+        return _cut(computed.fill, owner, computed.nodes, boxes, computed.kinds, comm)
+    if folder is not None:
+        return _in_file(computed.fill, owner, computed.nodes, computed.kinds, folder, comm)
+    return _in_memory(computed.fill, owner, computed.nodes, computed.kinds, needed, comm)
 
 
 def _in_memory(

@@ -9,10 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from collops import Communicator
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
-from collops.extend.engines import Engine, engine_of
-from collops.seismic.kirchhoff.eikonal import Thomsen, first_arrivals
+from collops.extend.communication import collective_errors
+from collops.extend.engines import Engine
+from collops.seismic.kirchhoff.eikonal import Thomsen, arrivals_error, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import early_samples
 from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid
 from collops.seismic.kirchhoff.nodes import checked_factor
@@ -23,6 +25,10 @@ Mode = Literal["analytic", "eikonal", "byot"]
 Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]]
 """Takes the numbers of stations, and indices of image points along each axis from `numpy.ix_`; yields the travel times
 of each station in seconds, on the host or on a device."""
+
+_FACTORS = 8, 4, 2  # of the grids that are tried
+_PROBES = 32  # stations at most whose times are compared: as many as a device computes together
+_STATIONS_OF_PROBE = 16  # stations for each of them at least, so that a comparison takes little of the time
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,11 @@ class TravelTimes:
     thomsen : Thomsen, optional
         Anisotropy of a medium in mode ``"eikonal"``, whose velocity along the axis is `velocity`; isotropic by default.
     coarsen : int
-        Compute the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
+        Keep the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
+    tolerance : float, optional
+        Mode ``"eikonal"``: sweep every 8th, 4th or 2nd image point along each axis, the first with which the root mean
+        square error of the times is at most `tolerance`, in seconds, by :func:`arrivals_error` for up to 32 stations;
+        if there is none, all points, as by default. Not with amplitudes and a dip limit, which need smooth times.
 
     Raises
     ------
@@ -62,6 +72,7 @@ class TravelTimes:
     arrays: tuple[Any, Any] | None = None
     coarsen: int = 1
     thomsen: Thomsen | None = None
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("analytic", "eikonal", "byot"):
@@ -72,13 +83,16 @@ class TravelTimes:
             raise InputError(f"anisotropy needs first arrivals: use mode 'eikonal', not {self.mode!r}")
         if checked_factor(self.coarsen) != 1 and self.mode == "byot":
             raise InputError("coarsen needs computed travel times: use another mode, or pass a coarser image")
+        if self.tolerance is not None and self.mode != "eikonal":
+            raise InputError(f"tolerance is for times of mode 'eikonal', not {self.mode!r}: omit it")
 
     def fitted(self, geometry: Geometry, needs_velocity: bool) -> TravelTimes:
         """Return a copy with velocity and arrays checked against a geometry, in float64 and with its shapes.
 
-        With `needs_velocity`, weights need the velocity at all points also in mode ``"byot"``.
+        With `needs_velocity`, weights trace rays: they need the velocity at all points also in mode ``"byot"``.
         """
         grid = geometry.grid
+        check_tolerance(self.tolerance, needs_velocity)
         if self.mode == "byot":
             if needs_velocity and self.velocity is None:
                 raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
@@ -96,19 +110,40 @@ class TravelTimes:
         outward, back = self.arrays
         return early_samples(outward[:, sources], back, geometry.interval)
 
+    def coarsest_grid(
+        self,
+        geometry: Geometry,
+        positions: np.ndarray,
+        engine: Engine,
+        dtype: np.dtype,
+        threads: int | None,
+        comm: Communicator,
+    ) -> tuple[int, float]:
+        """Return the function `coarsest_grid` for the tolerance; without one, all points. Collective."""
+        if self.tolerance is None:
+            return 1, 0.0
+        arguments = geometry.grid, positions, self.velocity, engine, dtype, threads, self.thomsen
+        return coarsest_grid(*arguments, self.tolerance, comm)
+
     def seconds(
-        self, geometry: Geometry, positions: np.ndarray, engine: Engine, dtype: np.dtype, threads: int | None
+        self,
+        geometry: Geometry,
+        positions: np.ndarray,
+        engine: Engine,
+        dtype: np.dtype,
+        threads: int | None,
+        factor: int = 1,
     ) -> Seconds:
         """Return the callable `seconds` for `tables_of_stations`.
 
-        `positions` are the coordinates of all stations; in mode ``"byot"``, sources and then receivers. The last three
-        arguments are for `first_arrivals`.
+        `positions` are the coordinates of all stations; in mode ``"byot"``, sources and then receivers. The last four
+        arguments are for `first_arrivals`; the last one is its `coarsen`.
         """
         grid, velocity = geometry.grid, self.velocity
         if self.mode == "analytic":
             return lambda stations, indices: (analytic(grid, positions[each], velocity, indices) for each in stations)
         if self.mode == "eikonal":
-            return arrivals_at(grid, positions, velocity, engine, dtype, threads, self.thomsen)
+            return arrivals_at(grid, positions, velocity, engine, dtype, threads, self.thomsen, factor)
         assert self.arrays is not None
         (outward, back), sources = self.arrays, len(geometry.sources)
 
@@ -129,18 +164,69 @@ def arrivals_at(
     dtype: np.dtype,
     threads: int | None,
     thomsen: Thomsen | None = None,
+    factor: int = 1,
 ) -> Seconds:
     """Return the callable `seconds` of first arrivals in a velocity model; for the arguments see `first_arrivals`."""
-    options = {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
+    options = _options(engine, dtype, threads, thomsen)
 
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:
         some = positions[np.asarray(stations, int)]
-        at: tuple[LocalArray, ...] | None = None
-        for times in first_arrivals(grid.axes, some, velocity, **options):
-            at = at or tuple(map(engine_of(times).from_host, indices))
-            yield times[at]
+        return first_arrivals(grid.axes, some, velocity, coarsen=factor, indices=indices, **options)
 
     return seconds
+
+
+def coarsest_grid(
+    grid: ImageGrid,
+    positions: np.ndarray,
+    velocity: np.ndarray,
+    engine: Engine,
+    dtype: np.dtype,
+    threads: int | None,
+    thomsen: Thomsen | None,
+    tolerance: float,
+    comm: Communicator,
+) -> tuple[int, float]:
+    """Return the largest factor with which times are within a tolerance, and their error, in seconds. Collective.
+
+    The error is the largest by `arrivals_error` of some of the stations, which the ranks share. The factor is 1 if no
+    coarser grid will do. Arguments are the same on every rank.
+    """
+    options = _options(engine, dtype, threads, thomsen)
+    count = max(1, min(_PROBES, len(positions) // _STATIONS_OF_PROBE))
+    probes = np.linspace(0, len(positions) - 1, count).astype(int)[comm.rank :: comm.size]
+    for factor in _FACTORS:
+        error = 0.0
+        with collective_errors(comm):
+            if len(probes):
+                error = arrivals_error(grid.axes, positions[probes], velocity, factor, **options)
+        error = float(comm.allreduce(np.array(error), "max"))
+        if error <= tolerance:
+            return factor, error
+    return 1, 0.0
+
+
+def known_error(factor: int, step: int, error: float) -> float | None:
+    """Return the error of tables of every `factor`-th point, from times of every `step`-th; None if it is not known.
+
+    Where tables have the points of `coarsest_grid`, they interpolate as its error assumes.
+    """
+    return error if step > 1 and step % factor == 0 else None
+
+
+def _options(engine: Engine, dtype: np.dtype, threads: int | None, thomsen: Thomsen | None) -> dict[str, Any]:
+    return {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
+
+
+def check_tolerance(tolerance: float | None, traces_rays: bool) -> None:
+    """Raise InputError unless a tolerance is positive, and weights do without second derivatives of the times."""
+    if tolerance is None:
+        return
+    seconds = finite_array("tolerance", tolerance)
+    if seconds.size != 1 or not seconds > 0:
+        raise InputError(f"tolerance must be a positive number of seconds, not {tolerance!r}")
+    if traces_rays:
+        raise InputError("amplitudes and max_dip need travel times of all points: omit tolerance, or the weights")
 
 
 def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:

@@ -85,6 +85,7 @@ def kirchhoff(job: Job[Options], problem: Problem, tables: list[FixedTables] | N
             engine=job.engine,
             antialias=options.antialias,
             coarsen=options.coarsen,
+            tolerance=options.time_tolerance,
             folder=next(folder for folder in (out, *out.parents) if folder.is_dir()),
             split=options.split_image or (False if problem.streamed else None),
             kept=tables,

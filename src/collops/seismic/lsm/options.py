@@ -292,6 +292,15 @@ class Options(SurveyOptions):
         ),
         AtLeast(1),
     ] = None
+    time_tolerance: Annotated[
+        float | None,
+        option(
+            "Sweep every 8th, 4th or 2nd point if the root mean square error of the times is at most this, in seconds.",
+            METHOD,
+            show_default="sweep all points",
+        ),
+        Positive,
+    ] = None
     split_image: Annotated[
         bool,
         option(
@@ -419,7 +428,7 @@ class Options(SurveyOptions):
         self.conditioning()
         self.image_ranges()
         self.corrections()
-        self.check_illumination(self.weighting)
+        self.check_weighting(self.weighting)
         for name in ("gather-columns", "gather-lines"):
             if getattr(self, name.replace("-", "_")) is not None and self.gathers is None:
                 raise InputError(f"--{name} needs --gathers: pass both, or omit it")
@@ -453,8 +462,13 @@ class Options(SurveyOptions):
         if model is not None:
             mode_of(model, self.mode, thomsen=Thomsen() if self.thomsen else None)
 
-    def check_illumination(self, weighting: Weighting) -> None:
-        """Raise `InputError` if the exact illumination is requested for an operator with weights."""
+    def check_weighting(self, weighting: Weighting) -> None:
+        """Raise `InputError` if weights exclude the exact illumination or the tolerance of the travel times."""
+        if self.time_tolerance is not None and weighting.traces_rays:
+            raise InputError(
+                "--time-tolerance does not support --amplitude and --max-dip, which need times of all points: omit it, "
+                "or use --amplitude none"
+            )
         if self.precondition == "illumination" and (self.antialias or not weighting.none):
             raise InputError(
                 "--precondition illumination does not support --amplitude, --aperture, --max-dip and --antialias: use "

@@ -108,7 +108,7 @@ def recorded(options: Options, comm: Communicator, compute: Engine | None = None
     with raised_together():
         limits = {"amplitude": options.amplitude, "aperture": options.aperture, "max_dip": options.max_dip}
         weighting = survey.weighting(grid, **limits)  # type: ignore[arg-type]
-        options.check_illumination(weighting)
+        options.check_weighting(weighting)
         thomsen = _thomsen(options, survey, grid, weighting)
         described = _described(model, options.mode, survey.defaults.get("mode"), thomsen)
     steps = conditioning.describe()

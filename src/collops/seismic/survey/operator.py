@@ -23,6 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
+from collops.seismic.kirchhoff.traveltimes import check_tolerance, coarsest_grid, known_error
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
@@ -67,6 +68,7 @@ class SurveyModelling:
         folder: str | Path | None,
         streamed: bool,
         split: bool | None,
+        tolerance: float | None,
     ) -> tuple[VStack | SplitImage, list[FixedTables]]:
         """Return the operator, and the travel times of each local operator. Collective.
 
@@ -90,13 +92,14 @@ class SurveyModelling:
         if plan.split:
             layout = Layout.split(self.target.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
-        axes = (self.grid.axes.get(axis) for axis in "zxy")
+        image = ImageGrid.from_axes(*(self.grid.axes.get(axis) for axis in "zxy"))
         arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
+        step, error = self._coarsest_grid(image, velocity, mode, tolerance)
         tables, weights, rows = tables_of_stations(
-            times_at(*arguments, self.thomsen),
+            times_at(*arguments, self.thomsen, step),
             positions,
             velocity,
-            ImageGrid.from_axes(*axes),
+            image,
             scale,
             needed,
             comm,
@@ -106,6 +109,7 @@ class SurveyModelling:
             folder=folder,
             boxes=boxes,
             target=self.grid.box(self.target),
+            error=known_error(factor, step, error / scale.interval),
             of_rays=times_at(*arguments) if self.thomsen is not None and self.weighting.traces_rays else None,
         )
         if factor > 1:
@@ -119,9 +123,7 @@ class SurveyModelling:
             self.notes.append(
                 f"the image is split over the {comm.size} ranks: with its travel times it does not fit on one rank"
             )
-        blocks = [[shares[comm.rank]]]
-        if plan.split:
-            blocks = shot_blocks(shares, geometry.traces * geometry.samples)
+        blocks = shot_blocks(shares, geometry.traces * geometry.samples) if plan.split else [[shares[comm.rank]]]
         with local_stage(comm):
             stations = needed[comm.rank]
             row_positions = np.empty((len(tables.times), len(self.grid.shape)))
@@ -136,6 +138,26 @@ class SurveyModelling:
         parts = [[list(islice(made, len(group))) for group in block] for block in of_blocks]
         sizes = [[sum(math.prod(geometry.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
         return SplitImage(layout, boxes, parts, sizes, self.dtype, self.engine, comm), spreads
+
+    def _coarsest_grid(
+        self, image: ImageGrid, velocity: np.ndarray, mode: str, tolerance: float | None
+    ) -> tuple[int, float]:
+        """Return the result of `coarsest_grid`; without a tolerance, and for formulas, all points. Collective."""
+        with local_stage(self.comm):
+            check_tolerance(tolerance, self.weighting.traces_rays)
+        if tolerance is None or mode != "eikonal":
+            return 1, 0.0
+        positions, *_ = self.geometry.stations
+        arguments = image, positions, velocity, self.engine, self.dtype, self.threads, self.thomsen
+        step, error = coarsest_grid(*arguments, tolerance, self.comm)
+        interval = self.geometry.interval
+        self.notes.append(
+            f"travel times are computed at every {step} points along each axis and interpolated: estimated root mean "
+            f"square error {error / interval:.2g} samples at the worst of some stations"
+            if step > 1
+            else f"travel times are computed at all points: errors of coarser grids are above {tolerance:g} s"
+        )
+        return step, error
 
     def _spreads(self, tables: FixedTables, rows: np.ndarray, shots: range) -> list[FixedTables]:
         """Return the tables of each local operator of some shots, from the rows of all stations."""

@@ -401,6 +401,7 @@ class Survey:
         kept: list[FixedTables] | None = None,
         target: Grid | None = None,
         thomsen: Thomsen | None = None,
+        tolerance: float | None = None,
     ) -> LinearOperator:
         """Make the Kirchhoff operator from an image to the traces of all shots. Collective.
 
@@ -444,6 +445,8 @@ class Survey:
         thomsen : Thomsen, optional
             Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
             Amplitudes and dips are those of an isotropic medium with the velocity along the symmetry axis.
+        tolerance : float, optional
+            As for :class:`collops.seismic.kirchhoff.TravelTimes`; formulas need none.
 
         Returns
         -------
@@ -461,7 +464,7 @@ class Survey:
             mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
         values, grids = self.velocity(model, grid), (grid, target or grid)
         modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine, thomsen)
-        operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split)
+        operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split, tolerance)
         if kept is not None:
             kept += tables
         return operator

@@ -46,11 +46,15 @@ def times_at(
     dtype: np.dtype,
     threads: int | None,
     thomsen: Thomsen | None = None,
+    factor: int = 1,
 ) -> Seconds:
-    """Return the callable `seconds` for `tables_of_stations`; for the last arguments see `first_arrivals`."""
+    """Return the callable `seconds` for `tables_of_stations`; for the last arguments see `first_arrivals`.
+
+    `factor` is its `coarsen`.
+    """
     if mode == "eikonal":
         image = ImageGrid.from_axes(*map(grid.axes.get, "zxy"))
-        return arrivals_at(image, positions, velocity, engine, dtype, threads, thomsen)
+        return arrivals_at(image, positions, velocity, engine, dtype, threads, thomsen, factor)
     computing = engine if engine.streams else engine_called("numpy")
 
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.extend.engines import engine_of
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.real_numbers import finite_array
 
@@ -50,16 +51,44 @@ class Thomsen:
     Parameters
     ----------
     epsilon, delta : float or array
-        Thomsen's parameters: numbers, or values of the shape of the model.
+        Thomsen's parameters [Thomsen 1986] of a transversely isotropic medium: a number, or values of the shape of the
+        model; 0 by default. With a tilt of 0 the medium is called VTI, otherwise TTI. 1 + 2 epsilon and 1 + 2 delta
+        must be positive, and 1 + 2 delta less than 4 (1 + 2 epsilon): above it wavefronts fold.
     tilt, azimuth : float or array
-        Direction of the axis in degrees, likewise: from the vertical, and in 3-D from x towards y; for the signs see
-        :func:`first_arrivals`.
+        Direction of the symmetry axis in degrees, likewise: the angle from the vertical, and in 3-D the angle from the
+        direction of x towards y. The axis is (sin tilt cos azimuth, sin tilt sin azimuth, cos tilt) along x, y and z,
+        where z points down; in 2-D it lies in the plane, and a positive tilt turns its lower end towards x.
+
+    Notes
+    -----
+    Anisotropic media carry qP waves by Alkhalifah's acoustic dispersion relation [Alkhalifah 2000], which needs no
+    velocity of shear waves. The straight rays of :func:`first_arrivals` have the group velocity of the source's medium,
+    so that times are exact in a homogeneous anisotropic medium as well. The scheme replaces the slowness surface of a
+    point by an ellipsoid that touches it, and repeats this where the solution is [Waheed et al. 2015]; a ray comes from
+    the neighbours towards which its group velocity points [Qian et al. 2007].
+
+    References
+    ----------
+    Alkhalifah, T., "An acoustic wave equation for anisotropic media", Geophysics, 65(4), pp. 1239-1250, 2000.
+
+    Qian, J., Zhang, Y.-T., and Zhao, H.-K., "A fast sweeping method for static convex Hamilton-Jacobi equations",
+    Journal of Scientific Computing, 31, pp. 237-271, 2007.
+
+    Thomsen, L., "Weak elastic anisotropy", Geophysics, 51(10), pp. 1954-1966, 1986.
+
+    Waheed, U. bin, Yarman, C. E., and Flagg, G., "An iterative, fast-sweeping-based eikonal solver for 3D tilted
+    anisotropic media", Geophysics, 80(3), pp. C49-C58, 2015.
 
     Examples
     --------
-    >>> from collops.seismic.kirchhoff import Thomsen, TravelTimes
+    >>> import numpy as np
+    >>> from collops.seismic.kirchhoff import Thomsen, TravelTimes, first_arrivals
     >>> TravelTimes("eikonal", 2000.0, thomsen=Thomsen(0.2, 0.1, tilt=30.0)).thomsen.epsilon
     0.2
+    >>> x, medium = 10.0 * np.arange(31), vars(Thomsen(0.2, 0.1))
+    >>> (times,) = first_arrivals((x, x), [(0.0, 0.0)], np.full((31, 31), 2000.0), **medium, engine="numpy")
+    >>> round(float(times[30, 0]), 6)  # 300 m across the axis, 1.4 ** 0.5 times as fast
+    0.126773
     """
 
     epsilon: Any = 0.0
@@ -168,12 +197,13 @@ class Reference:
         """The slowness, the stretch and the axis, in one array."""
         return np.array([self.slowness, self.stretch, *self.axis])
 
-    def times(self, offsets: Sequence[Any], table: Any = None) -> Any:
+    def times(self, offsets: Sequence[Any]) -> Any:
         """Return the times at points with these coordinates relative to the source, which are broadcast.
 
-        Offsets may be on a device, with a copy of the table there.
+        Offsets may be on a device.
         """
-        along, across, value, _ = self._interpolated(offsets, self.table if table is None else table)
+        table = engine_of(offsets[0]).from_host(self.table.astype(offsets[0].dtype))
+        along, across, value, _ = self._interpolated(offsets, table)
         return self.slowness * np.sqrt((along**2 + across) * value)
 
     def slopes(self, offsets: Sequence[np.ndarray]) -> list[np.ndarray]:

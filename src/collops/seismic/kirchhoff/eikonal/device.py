@@ -66,7 +66,7 @@ def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source
     for source, number in zip(sources, np.argsort(order).tolist(), strict=True):
         offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
         times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
-        times = (times + _straight(source, offsets)).ravel()
+        times = (times + source.straight_times(offsets)).ravel()
         # Straight rays cannot arrive before the first arrival.
         near = cupy.asarray(source.near)
         times[near] = cupy.minimum(times[near], cupy.asarray(source.straight.astype(medium.dtype)))
@@ -83,15 +83,6 @@ def _nearby(sources: Sequence[Source]) -> np.ndarray:
     cells = 1023 * (places - places.min(axis=0)) / max(float(np.ptp(places, axis=0).max()), 1e-30)
     bits = cells.astype(np.int64)[:, np.newaxis] >> np.arange(10)[:, np.newaxis] & 1  # (sources, bits, axes)
     return np.argsort((bits << np.arange(30).reshape(10, 3)).sum(axis=(1, 2)), kind="stable")
-
-
-def _straight(source: Source, offsets: Sequence[Any]) -> Any:
-    """Return `Source.straight_times` on the device."""
-    import cupy
-
-    if source.reference is not None:
-        return source.reference.times(offsets, cupy.asarray(source.reference.table.astype(offsets[0].dtype)))
-    return offsets[0].dtype.type(source.slowness) * cupy.sqrt(sum(part**2 for part in offsets))
 
 
 def _marked(source: Source, medium: Medium) -> np.ndarray:

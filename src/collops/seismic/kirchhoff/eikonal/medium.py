@@ -86,7 +86,7 @@ class Source:
     def straight_times(self, offsets: Sequence[Any]) -> Any:
         """Return the times along straight rays in a homogeneous medium with the values at the source.
 
-        `offsets` are coordinates relative to the source along three axes, which are broadcast.
+        `offsets` are coordinates relative to the source along three axes, which are broadcast, on a host or a device.
         """
         if self.reference is not None:
             return self.reference.times(offsets)
