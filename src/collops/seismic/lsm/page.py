@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,21 +115,21 @@ def _shots(nodes: Mapping[str, Any], fields: Mapping[str, np.ndarray], ends: lis
 
     The traces of several shots are read at once: a chunk of the group holds several, and is decoded as a whole.
     """
-    names = [name for name in _GATHERS if name in nodes]
-    bytes_of_trace = sum(nodes[name].dtype.itemsize * nodes[name].shape[1] for name in names)
-    first = last = 0
-    while first < len(ends) - 1:
-        last = first + 1
-        while last < len(ends) - 1 and (ends[last + 1] - ends[first]) * bytes_of_trace <= _MAX_BYTES:
-            last += 1
-        traces = {name: nodes[name][ends[first] : ends[last]] for name in names}
-        for shot in range(first, last):
-            rows = slice(ends[shot], ends[shot + 1])
-            of_shot = {
-                name: values[rows.start - ends[first] : rows.stop - ends[first]] for name, values in traces.items()
-            }
-            yield _shot(of_shot, fields["channel"][rows], fields["offset"][rows])
-        first = last
+    gathers = {name: nodes[name] for name in _GATHERS if name in nodes}
+    bytes_of_trace = sum(node.dtype.itemsize * node.shape[1] for node in gathers.values())
+    first = 0
+    for last in range(1, len(ends)):
+        if last == len(ends) - 1 or (ends[last + 1] - ends[first]) * bytes_of_trace > _MAX_BYTES:
+            yield from _read(gathers, fields, ends[first : last + 1])
+            first = last
+
+
+def _read(gathers: Mapping[str, Any], fields: Mapping[str, np.ndarray], ends: list[int]) -> Iterator[dict[str, Any]]:
+    """Yield the same for consecutive shots, whose traces are read at once."""
+    traces = {name: node[ends[0] : ends[-1]] for name, node in gathers.items()}
+    for first, last in pairwise(ends):
+        of_shot = {name: values[first - ends[0] : last - ends[0]] for name, values in traces.items()}
+        yield _shot(of_shot, fields["channel"][first:last], fields["offset"][first:last])
 
 
 def _shot(traces: Mapping[str, np.ndarray], channel: np.ndarray, offset: np.ndarray) -> dict[str, Any]:
