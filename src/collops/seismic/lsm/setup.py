@@ -164,7 +164,9 @@ def _smoothed(options: Options, velocity: np.ndarray, grid: Grid, notes: list[st
         return velocity
     result = smoothed(velocity, grid, length)
     change = float(np.abs(result / velocity - 1).max())
-    notes.append(f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {100 * change:.2g} %")
+    notes.append(
+        f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {digits(100 * change, 2)} %"
+    )
     return result
 
 
