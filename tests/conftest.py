@@ -68,7 +68,12 @@ TAKEN_IN_TURN = {
     (2, 3): ("tests/seismic/", "tests/solvers/"),
     (3, 4): ("tests/array/", "tests/compat/", "tests/exchange/", "tests/operators/", "tests/preconditioners/"),
 }
-SHARED = ("tests/array/", "tests/compat/", "tests/operators/", "tests/seismic/", "tests/solvers/")
+SHARED = (
+    *("tests/array/", "tests/compat/", "tests/jax/", "tests/operators/", "tests/preconditioners/"),
+    *("tests/seismic/", "tests/solvers/"),
+)
+# Above the core one rank differs from two in its messages alone, which the rooms of the core test.
+ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
     "tests/comm/test_reclaim.py",
@@ -164,6 +169,8 @@ def pytest_configure(config) -> None:
 def _taken_in_turn(name: str, alike: list, size: int) -> bool:
     """Return whether this number of ranks leaves a test with few cases to another number."""
     fixed = (*NOT_ON_THREE_RANKS, *ONLY_TO_TWO_RANKS, "tests/compat/test_side_by_side.py")
+    if size == 1:
+        return name.startswith(ABOVE_THE_CORE) and not _taken_in_turn(name, alike, 2)
     rooms = [room for pair, shared in TAKEN_IN_TURN.items() if size in pair for room in shared]
     if not name.startswith(tuple(rooms)) or name.startswith(fixed):
         return False
@@ -172,12 +179,11 @@ def _taken_in_turn(name: str, alike: list, size: int) -> bool:
 
 def _thirds(name: str, size: int) -> tuple[int, ...]:
     """Return which third or thirds of the cases of a test, or of a file of compiled solvers, a number of ranks runs."""
-    compiled = name.startswith(COMPILED_SOLVERS)
-    if size == 1:
-        return (0, 1) if compiled else (0,)
-    if size == 2 and not compiled:
-        return (0, 2) if name.startswith(NOT_ON_THREE_RANKS) else (1, 2)
-    return (size % 3,)
+    if size > 1:
+        return (size % 3,)
+    if name.startswith((*COMPILED_SOLVERS, *ONLY_TO_TWO_RANKS, "tests/jax/")):
+        return (0, 1)
+    return (1,) if name.startswith(ONLY_TO_THREE_RANKS) and not name.startswith(NOT_ON_THREE_RANKS) else (0,)
 
 
 def pytest_collection_modifyitems(config, items) -> None:
@@ -195,21 +201,19 @@ def pytest_collection_modifyitems(config, items) -> None:
         and (item in serial or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks)))
     }
     if "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with more than two cases 3 ranks run every third one, 4 ranks another third, and 2 ranks those that
-        # 3 ranks leave out (or 4 ranks, where 3 run none), and of tests/jax, which may not run on 3, all. Of compiled
-        # solvers, which each rank compiles for itself, 2 ranks run every third case of the file. Of tests with one or
-        # two cases, 2 ranks run one half and 3 ranks the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs
-        # all, or in some rooms, if COLLOPS_SHARED_CASES says that 2 ranks run as well, those that these leave out.
-        in_full = (*IN_FULL, "tests/jax/") if size == 2 else IN_FULL
+        # Of a test with more than two cases 2, 3 and 4 ranks run a third each, and so they do of each file of compiled
+        # solvers, which each rank compiles for itself. Of tests with one or two cases, 2 ranks run one half and 3 ranks
+        # the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs all, or in some rooms, if
+        # COLLOPS_SHARED_CASES says that 2 ranks run as well, a third, or what else no other number runs.
         cases: dict[str, list] = {}
         for item in items:
-            if item not in serial and (size > 1 or item.nodeid.startswith(SHARED)):
+            if item not in serial and (size > 1 or item.nodeid.startswith((*SHARED, *ABOVE_THE_CORE))):
                 by_file = size < 3 and item.nodeid.startswith(COMPILED_SOLVERS)
                 cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
         for name, alike in cases.items():
             if len(alike) <= MAX_CASES_ON_ALL_RANKS and _taken_in_turn(name, alike, size):
                 left_out.update(alike)
-            if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(in_full):
+            if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(IN_FULL):
                 thirds = _thirds(name, size)
                 left_out.update(case for number, case in enumerate(alike) if number % 3 not in thirds)
     items[:] = [item for item in items if item not in left_out]

@@ -272,7 +272,7 @@ def drawn_lengths(rng, module, size):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_exchanges_of_drawn_pairs(module, size):
     """Each exchange has other pairs, lengths and directions; sums come in between, and ranks fall behind."""
-    ranks, count = Ranks(module, size), 4000 // size
+    ranks, count = Ranks(module, size), 2000 // size
     for rank in range(size):
         ranks.calls(rank)[...] = 2**32 - 100  # epochs begin anew meanwhile
 

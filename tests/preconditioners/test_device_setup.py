@@ -36,10 +36,11 @@ def launch_with(folder, monkeypatch):
     """A function that launches on the host from now on, with so many threads for a row and places of tables."""
 
     def replace(lanes=1, slots=(32, 64)):
-        launch = Kernels(folder, lanes)
+        on_host = Kernels(folder, lanes)
         for module in (compressed, device_products, device_rows):
-            monkeypatch.setattr(module, "launch", launch)
-        usual, long = ((lanes, lanes, count) for count in slots)
+            monkeypatch.setattr(module, "launch", on_host.launch)
+        monkeypatch.setattr(device_products, "launch_with_tables", on_host.launch_with_tables)
+        usual, long = ((lanes, 1, count) for count in slots)
         for name, shape in {"_FEW": usual, "_SOME": usual, "_MANY": usual, "_LONG": long}.items():
             monkeypatch.setattr(device_products, name, shape)
 

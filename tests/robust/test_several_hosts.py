@@ -16,7 +16,6 @@ pytestmark = pytest.mark.serial
 LIBRARY = """
 tests/robust/two_hosts.py
 tests/comm/test_communicator.py::test_reductions[sum-float16]
-tests/comm/test_communicator.py::test_reductions[sum-bfloat16]
 tests/comm/test_communicator.py::test_reductions[prod-complex128]
 tests/comm/test_communicator.py::test_reductions[max-float64]
 tests/comm/test_communicator.py::test_reductions[min-int32]
@@ -38,19 +37,14 @@ tests/array/test_redistribute.py
 tests/array/test_halo.py::test_corners_come_with_the_same_exchange
 tests/array/test_io.py::test_another_number_of_ranks
 tests/operators/test_csr.py::test_solvers_take_it
-tests/operators/test_csr.py::test_matrix_market
 tests/solvers/test_checkpoint.py::test_what_goes_on_ends_where_it_would_have[cgls]
-tests/solvers/test_checkpoint.py::test_on_another_number_of_ranks[cgls]
 tests/solvers/test_checkpoint.py::test_a_signal_to_one_rank_stops_all
 """
 JAX = """
 tests/jax/test_primitives.py::test_primitive[allreduce sum]
 tests/jax/test_primitives.py::test_primitive[bcast]
-tests/jax/test_primitives.py::test_primitive[allgatherv]
-tests/jax/test_primitives.py::test_primitive[alltoallv]
 tests/jax/test_primitives.py::test_primitive[neighbor_exchange]
 tests/jax/test_primitives.py::test_primitive[send and recv]
-tests/jax/test_redistribution.py::test_adjoint_is_the_way_back
 """
 PYTEST = """
 import sys

@@ -4,8 +4,10 @@ A program sets up its multigrid and solves by CG until the residual is 1e-8 of t
 clock ``wall`` is the time of both, from a barrier to a barrier; the figures ``set-up`` and ``solution`` are its two
 parts in seconds (medians), ``iterations`` the iterations of CG, and ``operator complexity`` the stored entries of all
 levels over the entries of the finest. ``collops, single`` smooths with entries in single precision; ``collops, Jacobi``
-is CG with the inverse of the diagonal in place of multigrid. With CuPy, the cube has ten times as many points, and the
-set-up runs on devices.
+is CG with the inverse of the diagonal in place of multigrid. With CuPy, the cubes have ten and thirty times as many
+points, and the set-up runs on devices, where the matrix is before the clock starts. ``V-cycle`` is the time of a cycle
+that visits each level once, and ``V-cycle over its bytes`` is its ratio to the time in which a copy moves the entries
+that its products read, and the vectors that they read and write; updates of vectors between products do not count.
 
 PyAMG's smoothed aggregation is serial: with several ranks, rank 0 solves the entire problem while the others wait.
 PETSc's two methods (GAMG, and BoomerAMG of hypre) have their default options. They run on as many ranks in Debian's
@@ -56,13 +58,14 @@ Sample = dict[str, float]
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield one measurement for each matrix."""
     device = context.engine.memory == "device"
-    side = 16 if context.options.quick else 215 if device else 100
+    sides = (16,) if context.options.quick else (215, 311) if device else (100,)
     on_host = "measured on hosts only" if device else None
     pyamg = why_missing(context, lambda: on_host or _why_no_pyamg())
     petsc = why_missing(context, lambda: on_host or _why_no_petsc(context.comm.size))
     version = None if petsc else _on_first_rank(context, lambda: _run_petsc(1)["version"])
-    for points in (27, 7):
-        yield _measure(context, points, side, pyamg, petsc, version)
+    for side in sides:
+        for points in (27, 7):
+            yield _measure(context, points, side, pyamg, petsc, version)
 
 
 def _measure(
@@ -72,6 +75,7 @@ def _measure(
     first, end = (side**3 * rank // comm.size for rank in (comm.rank, comm.rank + 1))
     A = CSRMatrix(stencil_rows(points, side, first, end), comm=comm)
     y = DistributedArray(A.rows, comm, context.engine.from_host(right_side(side, first, end)))
+    device = context.engine.memory == "device"
     place = context.engine if context.engine.mutable else "numpy"
     turns: list[Callable[[], dict[str, Sample]]] = [
         lambda: {OURS: _ours(context, A, y, multigrid, engine=place)},
@@ -104,8 +108,10 @@ def _measure(
         name: {figure: statistics.median(each[figure] for each in rounds) for figure in rounds[0]}
         for name, rounds in samples.items()
     }
+    if device:
+        figures[OURS] |= _cycle(context, A, y)
     return Measurement(
-        f"Poisson's equation, {points} points",
+        f"Poisson's equation, {points} points" + (f", {side**3:,} rows" if device else ""),
         {"rows": side**3, "entries": int(comm.allreduce(np.array(A.nnz))), "PETSc": version},
         timings,
         missing,
@@ -141,6 +147,40 @@ def _ours(
         "operator complexity": getattr(M, "operator_complexity", 1.0),
         "residual": residual,
     }
+
+
+def _cycle(context: Context, A: CSRMatrix, y: DistributedArray) -> Sample:
+    """Return the time of a V-cycle in seconds, and over the time in which a copy moves its bytes. Collective."""
+    M = multigrid(A, cycle="V", engine=context.engine)
+    x = M @ y
+    times = [_seconds(context, lambda: M._forward(y, x)) for _ in range(11)]
+    source = context.engine.xp.ones(1 << 28)  # 2 GiB
+    target = source.copy()
+    copies = [_seconds(context, lambda: context.engine.xp.copyto(target, source)) for _ in range(11)]
+    bytes_per_second = 2 * source.nbytes / statistics.median(copies)
+    products = 2 * M._options.degree + 2
+    moved = sum(products * _bytes(level.matrix) + 2 * _bytes(level.prolongation) for level in M._levels)
+    seconds = statistics.median(times)
+    return {
+        "V-cycle": seconds,
+        "V-cycle over its bytes": seconds * bytes_per_second / moved,
+        "copy, TB/s": bytes_per_second / 1e12,
+    }
+
+
+def _bytes(A: CSRMatrix) -> int:
+    """Return the bytes that a product reads and writes on this rank: entries, columns, row starts, and vectors."""
+    rows, columns = (layout.local_size(A.comm.rank) for layout in (A.rows, A.columns))
+    return A.nnz * (A.dtype.itemsize + 4) + rows * (A.dtype.itemsize + 4) + columns * A.dtype.itemsize
+
+
+def _seconds(context: Context, run: Callable[[], object]) -> float:
+    synchronize(context.engine)
+    context.comm.barrier()
+    begin = time.perf_counter()
+    run()
+    synchronize(context.engine)
+    return time.perf_counter() - begin
 
 
 def _pyamg(points: int, side: int) -> Sample:

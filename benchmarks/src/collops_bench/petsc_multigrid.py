@@ -23,17 +23,32 @@ def stencil_rows(points: int, side: int, first: int, end: int) -> Any:
     near = sparse.diags([1.0, 1.0, 1.0], [-1, 0, 1], shape=(side, side)).tocsr()
     one = sparse.identity(side, format="csr")
     if points == 27:
-        neighbours = sparse.kron(near[begin:stop], sparse.kron(near, near, "csr"), "csr")
+        within = beside = sparse.kron(near, near, "csr")
     else:
         within = sparse.kron(near, one, "csr") + sparse.kron(one, near, "csr") - sparse.identity(plane, format="csr")
-        neighbours = sparse.kron(one[begin:stop], within, "csr") + sparse.kron(
-            near[begin:stop] - one[begin:stop], sparse.identity(plane, format="csr"), "csr"
-        )
-    rows = sparse.csr_matrix(neighbours[first - begin * plane : end - begin * plane])
-    rows.sum_duplicates()
-    rows.data[:] = -1.0
-    own = np.repeat(np.arange(first, end), np.diff(rows.indptr)) == rows.indices
-    rows.data[own] = points - 1.0
+        beside = sparse.identity(plane, format="csr")
+    # All planes but the first and the last have the same rows, with other columns: they are copied.
+    kinds: dict[tuple[bool, bool], Any] = {}
+    wide = side**3 > np.iinfo(np.int32).max
+    indices, lengths = [], []
+    for number in range(begin, stop):
+        kind = number > 0, number < side - 1
+        if kind not in kinds:
+            blocks = [beside if kind[0] else None, within, beside if kind[1] else None]
+            rows = sparse.hstack([block for block in blocks if block is not None], format="csr")
+            rows.sort_indices()
+            kinds[kind] = rows.indices.astype(np.int64 if wide else np.int32), np.diff(rows.indptr)
+        columns, counts = kinds[kind]
+        indices.append(columns + columns.dtype.type((number - kind[0]) * plane))
+        lengths.append(counts)
+    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths or [np.zeros(0, int)]))])
+    chosen = slice(first - begin * plane, end - begin * plane + 1)
+    columns = np.concatenate(indices or [np.zeros(0, np.int32)])[starts[chosen][0] : starts[chosen][-1]]
+    starts = starts[chosen] - starts[chosen][0]
+    values = np.full(len(columns), -1.0)
+    values[columns == np.repeat(np.arange(first, end, dtype=columns.dtype), np.diff(starts))] = points - 1.0
+    rows = sparse.csr_matrix((values, columns, starts), shape=(end - first, side**3))
+    rows.has_canonical_format = True
     return rows
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import cached_njit
 from collops.jacobi import numpy_sweeps
 from collops.jacobi.problem import Part
 
@@ -23,7 +23,7 @@ class Sweeps(numpy_sweeps.Sweeps):
             norms[slot] += square
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _sweep(
     source: np.ndarray, target: np.ndarray, begin: int, end: int, first: int, last: int, quarter: float, with_norm: bool
 ) -> float:
@@ -42,7 +42,7 @@ def _sweep(
     return square
 
 
-@njit(cache=True, error_model="numpy", fastmath=True)
+@cached_njit(error_model="numpy", fastmath=True)
 def _square_of_change(new: np.ndarray, old: np.ndarray) -> float:
     """Return the sum of squares over one row, which is in the cache, in the fastest order."""
     square = new.dtype.type(0)

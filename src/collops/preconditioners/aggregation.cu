@@ -4,10 +4,8 @@
 // count the entries of each row, and with `to_starts`, to copy them.
 //
 // compile-after: ../operators/csr/entries.cu
-// compile-with: -DELEMENT=0 -DLANES=1
-// compile-with: -DELEMENT=1 -DLANES=8
-// compile-with: -DELEMENT=2 -DLANES=4
-// compile-with: -DELEMENT=3 -DLANES=1
+// compile-with: -DELEMENT=0
+// compile-with: -DELEMENT=3
 
 extern "C" __global__ void extreme_sizes(Long rows, const Long* starts, const int* columns, const Element* values,
     Long offset, double infinity, double* largest, double* smallest)

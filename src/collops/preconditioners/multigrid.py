@@ -103,53 +103,44 @@ def multigrid(
     Parameters
     ----------
     A : CSRMatrix
-        Hermitian positive definite, or semidefinite for right-hand sides in its range. Rows and columns are split
-        alike. For a system of partial differential equations, `block` consecutive rows are the unknowns of a point.
+        Hermitian positive definite, or semidefinite for right-hand sides in its range; rows and columns split alike.
     near_null_space : array, optional
         This rank's rows of vectors, shape ``(own rows, vectors)``, whose images under `A` are small: by default
         constants, one for each unknown of a point. Elasticity needs the rigid rotations as well.
     block : int
-        Number of unknowns of a point. Each rank must have all unknowns of its points.
+        Number of unknowns of a point, in consecutive rows of one rank.
     threshold : float
         Points are aggregated along entries of at least this ratio to the geometric mean of the largest entries in
         their row and column. Entries below this ratio to the largest of their row do not smooth the prolongation.
     degree : int
-        Degree of the smoother, a :func:`chebyshev` polynomial with :func:`jacobi`.
+        Degree of the smoother's polynomial.
     cycle : {"W", "V"}
-        ``"V"`` visits each level once; its iterations grow slowly with the number of levels. ``"W"`` visits a coarser
-        level twice if its matrix has at most a quarter of the entries of the finer one.
+        ``"V"`` visits each level once. ``"W"`` visits a coarser level twice if its matrix has at most a quarter of the
+        entries of the finer one, so that iterations hardly grow with the number of levels.
     single_precision : bool
-        Whether smoothers read entries in single precision: on devices, with JAX, and for large matrices on hosts with
-        Numba. Vectors remain in double precision. It takes four more bytes of memory for each entry on the host, and
-        eight for the entries of `A` on devices.
+        Whether smoothers read entries in single precision: on devices, with JAX, and on hosts with Numba.
     engine : {"numpy", "cupy"}
-        Where the set-up runs: ``"cupy"`` for devices, if `block` is 1 and there is one vector. Levels of at most 20,000
-        rows are set up on hosts. The engine of the vectors that are multiplied later does not matter.
+        Where large levels are set up, whatever the engine of vectors: ``"cupy"`` if `block` is 1, with one vector.
 
     Returns
     -------
     Multigrid
-        A Hermitian operator for all engines: the visit of a level sends the messages of ``2 * degree + 2`` products
-        with its matrix, or one more in a second visit, and of two with its prolongation; the visit of the coarsest
-        level sends one allreduce of a vector. Its attributes describe the hierarchy.
+        A Hermitian operator. A visit of a level sends the messages of ``2 * degree + 2`` products (one more in a second
+        visit) and of two with the prolongation, a visit of the coarsest level one allreduce.
 
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, the set-up would
-        need more memory than a rank or its device can still use, or devices cannot do it.
-    LayoutError
-        On every rank, if `block` does not divide a rank's rows; or as for :func:`block_jacobi`.
-    UnsupportedTypeError
-        As for :func:`block_jacobi`.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, or the set-up would
+        need more memory than there is, or several vectors on devices.
+    LayoutError, UnsupportedTypeError
+        As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
     Notes
     -----
-    Aggregates are the same on any number of ranks, and so is the number of iterations. They may extend across ranks.
-    Levels with few rows move to fewer ranks, and the coarsest one is inverted as a dense matrix on every rank; a
-    pseudo-inverse solves singular systems. On hosts, the set-up runs in loops of Numba, with threads, or in SciPy. On
-    devices, all sums have the same order as in Numba's loops, so that the set-up repeats its bits, and aggregates are
-    the same; the bounds of smoothers are rounded to three digits, so that they usually are the same as well.
+    Aggregates, which may extend across ranks, and iterations are the same on any number of ranks. Levels with few rows
+    move to fewer ranks; the coarsest matrix is inverted on every rank, by a pseudo-inverse if it is singular. Sums on
+    devices have the order of Numba's loops on hosts, so that a set-up repeats its bits.
 
     Examples
     --------
@@ -170,8 +161,9 @@ def multigrid(
     with collective_errors(A.comm):
         _check_memory(A, options.engine)
         vectors = _checked_vectors(A, near_null_space, block, options.engine)
-        _check_range(A, options.entries)
     A = _placed(A, options.engine)
+    with collective_errors(A.comm):
+        _check_range(A, options.entries)
     _check_hermitian(A)
     return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
@@ -264,9 +256,9 @@ class Multigrid(LinearOperator):
             if A.dtype != self.dtype:
                 raise InputError(f"refresh needs a matrix of {self.dtype}, not {A.dtype}: set up a new multigrid")
             _check_memory(A, self._options.engine)
-            _check_range(A, self._options.entries)
         A = _placed(A, self._options.engine)
         with collective_errors(self.comm):
+            _check_range(A, self._options.entries)
             if not _same_pattern(A, self._finest):
                 raise InputError(
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
@@ -397,8 +389,8 @@ def _check_range(A: CSRMatrix, dtype: np.dtype) -> None:
     """Raise an error if `dtype` cannot represent the diagonal, which has the largest entries of a positive matrix."""
     if dtype == A.dtype:
         return
-    sizes, limits = abs(A.blocks[0].diagonal()), np.finfo(dtype)
-    if not ((sizes > limits.tiny) & (sizes < limits.max)).all():
+    sizes, limits = abs(A.entries[0].diagonal()), np.finfo(dtype)
+    if any_true(~((sizes > limits.tiny) & (sizes < limits.max))):
         raise InputError("the diagonal is too large or too small for single precision: scale the matrix")
 
 

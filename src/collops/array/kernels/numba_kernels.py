@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from numba import njit
+from collops.array.kernels.numba_cache import cached_njit
 
 __all__ = ["PIECE", "axpby", "combine", "compiled", "dots", "products", "update_solution_and_direction"]
 
@@ -23,16 +23,9 @@ def compiled(function: Callable, *, reordered: bool = False, inline: bool = Fals
     order. Other results must be bitwise equal in all variants of a loop, which the program chooses by the addresses of
     the arrays.
     """
-    options = {
-        "inline": "always" if inline else "never",
-        "nogil": True,
-        "error_model": "numpy",
-        "fastmath": {"contract", "nsz", "reassoc"} if reordered else False,
-    }
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:  # Numba finds no such folder
-        return njit(**options)(function)
+    fastmath = {"contract", "nsz", "reassoc"} if reordered else False
+    inlined = "always" if inline else "never"
+    return cached_njit(inline=inlined, nogil=True, error_model="numpy", fastmath=fastmath)(function)
 
 
 @compiled

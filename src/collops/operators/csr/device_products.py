@@ -14,13 +14,13 @@ from collops.exchange.indices import sent_to
 from collops.operators.csr.compressed import CompressedRows, same_pattern, starts_of
 from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.products import Rows, entries_of_ghosts, own_columns
-from collops.operators.csr.row_kernels import launch
+from collops.operators.csr.row_kernels import launch, launch_with_tables
 
-# Threads of a row, threads of a block, and places of a row's table: for products with few, some and many terms; for
-# long rows; and for rows with tables in global memory. Blocks have at most 2048 places. On an H200, these shapes take
-# the least time of several for Poisson's equation with 7 and 27 points.
-_FEW, _SOME, _MANY = (1, 64, 16), (8, 256, 64), (32, 256, 256)
-_LONG, _ANY = (32, 32, 2048), (32, 256, 0)
+# Threads of a row, rows of a block, and places of a row's table: for products with few, some and many terms; for long
+# rows; and for rows with tables in global memory. Blocks have at most 2048 places. On an H200, these shapes take the
+# least time of several for Poisson's equation with 7 and 27 points.
+_FEW, _SOME, _MANY = (1, 32, 16), (8, 32, 64), (32, 8, 256)
+_LONG, _ANY = (32, 1, 2048), (32, 8, 0)
 _MANY_TERMS = 200  # of a row of a product with about 40 entries
 _MAX_PLACES = 1 << 27  # of all tables in global memory at once
 
@@ -125,9 +125,9 @@ def product(left: CompressedRows, right: CompressedRows, lengths: LocalArray = N
     if lengths is None:
         lengths = product_lengths(left, right)
     xp, starts = left.engine.xp, starts_of(lengths)
-    size = int(starts[-1])
+    total, size = int(starts[-1]), left.dtype.itemsize
     result = CompressedRows(
-        xp.empty(size, left.dtype), xp.empty(size, np.int32), starts, (left.shape[0], right.shape[1])
+        xp.empty(total, left.dtype), xp.empty(total, np.int32), starts, (left.shape[0], right.shape[1])
     )
     arguments = *left.operands, *right.operands, *result.operands
     usual, most = _shape_for(left, right), int(lengths.max()) if len(lengths) else 0
@@ -138,12 +138,12 @@ def product(left: CompressedRows, right: CompressedRows, lengths: LocalArray = N
             everything = smaller < 0 and most <= largest
             names = None if everything else xp.flatnonzero((lengths > smaller) & (lengths <= largest))
             count = left.shape[0] if names is None else len(names)
-            launch("fill_rows", left, names, *arguments, None, None, None, None, rows=count, shape=shape)
+            launch_with_tables("fill_rows", left, shape, size, names, *arguments, None, None, None, None, rows=count)
         smaller = largest
     if smaller < most:
         for names, tables in _tables(left, right, xp.flatnonzero(lengths > smaller)):
             scratch = *tables, xp.empty(len(tables[1]), left.dtype)
-            launch("fill_rows", left, names, *arguments, *scratch, rows=len(names), shape=_ANY)
+            launch_with_tables("fill_rows", left, _ANY, size, names, *arguments, *scratch, rows=len(names))
     return result
 
 
@@ -152,12 +152,13 @@ def product_lengths(left: CompressedRows, right: CompressedRows) -> LocalArray:
     xp, count = left.engine.xp, left.shape[0]
     lengths = xp.zeros(count, np.int64)
     patterns = *left.operands[:2], *right.operands[:2], lengths
-    launch("count_columns", left, None, *patterns, None, None, None, shape=_shape_for(left, right))
+    shape = _shape_for(left, right)
+    launch_with_tables("count_columns", left, shape, 0, None, *patterns, None, None, None, rows=count)
     names = xp.flatnonzero(lengths < 0)
     if len(names):
-        launch("count_columns", left, names, *patterns, None, None, None, rows=len(names), shape=_LONG)
+        launch_with_tables("count_columns", left, _LONG, 0, names, *patterns, None, None, None, rows=len(names))
         for names, tables in _tables(left, right, xp.flatnonzero(lengths < 0)):
-            launch("count_columns", left, names, *patterns, *tables, rows=len(names), shape=_ANY)
+            launch_with_tables("count_columns", left, _ANY, 0, names, *patterns, *tables, rows=len(names))
     return lengths
 
 
@@ -181,7 +182,7 @@ def _tables(
     engine = left.engine
     xp = engine.xp
     bounds = xp.empty(len(names), np.int64)
-    launch("bound_lengths", left, names, *left.operands[:2], right.indptr, bounds, rows=len(names), shape=_FEW)
+    launch("bound_lengths", left, names, *left.operands[:2], right.indptr, bounds, rows=len(names))
     bounds = np.minimum(engine.to_host(bounds), right.shape[1])
     sizes = 2 ** (np.ceil(np.log2(np.maximum(bounds, 1))).astype(np.int64) + 1)
     groups = np.cumsum(sizes) // _MAX_PLACES

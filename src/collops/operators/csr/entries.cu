@@ -1,13 +1,10 @@
 // Entries of sparse matrices in compressed rows: their types, and arithmetic that rounds as on hosts (with --fmad=false).
 //
-// Other sources continue this one, which has no kernel. LANES threads of a warp share a row; all loops that add go
-// through the entries of a row in their order.
+// Other sources continue this one, which has no kernel. The threads of a row are the x axis of a block, at most a warp;
+// all loops that add go through the entries of a row in their order.
 
 #ifndef ELEMENT
 #define ELEMENT 1
-#endif
-#ifndef LANES
-#define LANES 1
 #endif
 
 typedef long long Long;
@@ -46,25 +43,22 @@ __device__ inline double modulus(Element a) { return hypot(a.re, a.im); }
 __device__ inline Element from_real(Real a) { return {a, 0}; }
 #endif
 
-// The row of this thread, and its place among the threads of the row.
-#define ROW (static_cast<Long>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / LANES)
-#define LANE (static_cast<int>(threadIdx.x % LANES))
+// The row of this thread, its place among the threads of the row, and their number, a power of 2.
+#define ROW (static_cast<Long>(blockIdx.x) * blockDim.y + threadIdx.y)
+#define LANE (static_cast<int>(threadIdx.x))
+#define LANES (static_cast<int>(blockDim.x))
 
 // Among the threads of a row: wait until all see each other's writes, and exchange values over a distance.
-#if LANES == 1
-__device__ inline void synchronize_row() {}
-template <typename T>
-__device__ inline T from_lane(T value, int) { return value; }
-#elif defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
+#if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
 __device__ inline void synchronize_row() { __threadfence_block(); } // threads of a wavefront run in lockstep
 template <typename T>
-__device__ inline T from_lane(T value, int distance) { return __shfl_xor(value, distance, LANES); }
+__device__ inline T from_lane(T value, int distance) { return __shfl_xor(value, distance); }
 #else
-__device__ inline unsigned row_mask()
+__device__ inline unsigned row_mask() { return (0xffffffffu >> (32 - LANES)) << (threadIdx.y * LANES % 32); }
+__device__ inline void synchronize_row()
 {
-    return (0xffffffffu >> (32 - LANES)) << (threadIdx.x % 32 / LANES * LANES);
+    if (LANES > 1) __syncwarp(row_mask());
 }
-__device__ inline void synchronize_row() { __syncwarp(row_mask()); }
 template <typename T>
-__device__ inline T from_lane(T value, int distance) { return __shfl_xor_sync(row_mask(), value, distance, LANES); }
+__device__ inline T from_lane(T value, int distance) { return __shfl_xor_sync(row_mask(), value, distance); }
 #endif

@@ -17,12 +17,7 @@ _MAX_LANES = 8
 
 
 def launch(
-    name: str,
-    matrix: CompressedRows,
-    *arguments: Any,
-    source: str = "rows.cu",
-    rows: int | None = None,
-    shape: tuple[int, int, int] | None = None,
+    name: str, matrix: CompressedRows, *arguments: Any, source: str = "rows.cu", rows: int | None = None
 ) -> None:
     """Launch a kernel of `source` for `rows` rows, by default all rows of a matrix, on the current stream.
 
@@ -31,25 +26,56 @@ def launch(
     name : str
         Name of the kernel, whose first parameter is the number of rows.
     matrix : CompressedRows
-        Determines the type of the elements, and by default the number of threads that share a row.
+        Determines the type of the elements, and the number of threads that share a row.
     *arguments
         Further parameters: arrays, ``None`` for a null pointer, and numbers.
     source : str
         The file, relative to this one; it continues ``entries.cu``.
     rows : int, optional
         Number of rows.
-    shape : tuple of int, optional
-        Number of threads that share a row, threads of a block, and places of a table in shared memory.
     """
     count = matrix.shape[0] if rows is None else rows
+    lanes = _lanes_for(matrix)
+    _launch(name, matrix, source, (), count, (lanes, _THREADS // lanes), 0, arguments)
+
+
+def launch_with_tables(
+    name: str, matrix: CompressedRows, shape: tuple[int, int, int], size: int, *arguments: Any, rows: int
+) -> None:
+    """Launch a kernel of ``products.cu`` for `rows` rows, on the current stream.
+
+    Parameters
+    ----------
+    name, matrix, *arguments, rows
+        As for :func:`launch`; the second parameter of the kernel is the number of places.
+    shape : tuple of int
+        Number of threads that share a row, rows of a block, and places of a row's table in shared memory, or 0 for
+        tables in global memory.
+    size : int
+        Bytes of shared memory for the value of a place.
+    """
+    lanes, block, slots = shape
+    # As in `table_of`: values, the number of columns, the places, and the columns.
+    memory = block * (slots * size + 4 * (1 + slots + slots // 4 * 3 + lanes)) if slots else block * 4
+    options = (f"-DSHARED={int(slots > 0)}",)
+    _launch(name, matrix, "products.cu", options, rows, (lanes, block), memory, (slots, *arguments))
+
+
+def _launch(
+    name: str,
+    matrix: CompressedRows,
+    source: str,
+    options: tuple[str, ...],
+    count: int,
+    block: tuple[int, int],
+    memory: int,
+    arguments: tuple[Any, ...],
+) -> None:
     if not count:
         return
-    lanes, threads, slots = shape or (_lanes_for(matrix), _THREADS, 0)
-    options = [f"-DELEMENT={_ELEMENTS.index(matrix.dtype.name)}", f"-DLANES={lanes}", "--fmad=false"]
-    options += [f"-DTHREADS={threads}", f"-DSLOTS={slots}"] if shape else []
+    options = f"-DELEMENT={_ELEMENTS.index(matrix.dtype.name)}", "--fmad=false", *options
     kernel = cuda_kernel(__file__, ("entries.cu", source), name, *options)
-    blocks = -(-count * lanes // threads)
-    kernel((blocks,), (threads,), (np.int64(count), *map(_as_parameter, arguments)))
+    kernel((-(-count // block[1]),), block, (np.int64(count), *map(_as_parameter, arguments)), shared_mem=memory)
 
 
 def _as_parameter(value: Any) -> Any:

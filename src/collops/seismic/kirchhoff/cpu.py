@@ -25,10 +25,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange
+from numba import prange
 from numba.core import types
 from numba.extending import intrinsic
 
+from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.weights import Bands, Weights
@@ -49,7 +50,7 @@ _MIN_COLUMNS = 3  # minimum number of columns for which a row is faster than one
 _NO_DIRECTION = 1e-30  # squared length of the sum of two opposite directions
 
 # Allow contraction of products and sums, and zeros without sign: other options change results or hide NaN.
-_OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy", "cache": True}
+_OPTIONS: dict = {"nogil": True, "fastmath": {"contract", "nsz"}, "error_model": "numpy"}
 _INLINE: dict = {"inline": "always", **_OPTIONS}  # the adjoint's innermost loops are slower as functions
 
 
@@ -130,7 +131,7 @@ _add_rows: Any = intrinsic(_row_addition)
 _transpose: Any = intrinsic(_square_transposition)
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _convolve(columns, strips, trace, taps, lead, padded, result):
     """Add to `result` the correlation of `trace`, delayed by `lead` samples, with `taps`.
 
@@ -155,7 +156,7 @@ def _convolve(columns, strips, trace, taps, lead, padded, result):
                 _add_rows(columns, result, (i,), padded, near + far, (a, b, c, d, e, f, g, h))
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _copy_transpose(columns, source, begin, stride, target, to_begin, to_stride, rows, size):
     """Copy the transpose of a block of `rows` rows of length `size`; see :func:`_square_transposition`.
 
@@ -173,7 +174,7 @@ def _copy_transpose(columns, source, begin, stride, target, to_begin, to_stride,
             target[to_begin + i * to_stride + row] = source[begin + row * stride + i]
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _interpolate(values, nodes, begin, n, line, result):
     """Interpolate a row of node values at the points from `begin` on; `line` is overwritten."""
     shape, counts, node, step, weight = nodes
@@ -201,7 +202,7 @@ def _interpolate(values, nodes, begin, n, line, result):
         done += size
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _times_of(times, coarse, nodes, row, begin, n, line, scratch, result):
     """Return the times of a station at the points from `begin` on: from a fine table, or computed in `result`."""
     remainders, straight, spacing, latest, unit = coarse
@@ -225,14 +226,14 @@ def _times_of(times, coarse, nodes, row, begin, n, line, scratch, result):
     return result[:n]
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _fields_of(fields, nodes, row, begin, n, line, result):
     """Interpolate the fields of a station at the points from `begin` on."""
     for field in range(fields.shape[1]):
         _interpolate(fields[row, field], nodes, begin, n, line, result[field])
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _weigh(form, source, source_begin, receiver, receiver_begin, n, weight, length):
     """Compute the weights of a source and a receiver at `n` points from their fields, of shape (fields, points).
 
@@ -269,7 +270,7 @@ def _weigh(form, source, source_begin, receiver, receiver_begin, n, weight, leng
             weight[i] /= np.sqrt(a[i] + b[i])
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _choose_rows(index, choice, nearest, begin, n, stride):
     """Shift sample indices to the run of their band."""
     for i in range(n):
@@ -277,7 +278,7 @@ def _choose_rows(index, choice, nearest, begin, n, stride):
         index[i] += np.uint32(choice[node]) * np.uint32(stride)
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _scatter_rows(columns, strips, values, index, near, far, count, extent, n, sums):
     """Add the arrivals of several columns to the traces of `count` receivers, each of `extent` samples."""
     for i in range(n):
@@ -288,7 +289,7 @@ def _scatter_rows(columns, strips, values, index, near, far, count, extent, n, s
                 _add_rows(columns, sums, (to, to + strips), values, (i * strips + strip,), factors)
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _finish_trace(columns, strips, before, after, taps, lead, traces, number):
     """Join the contributions to the samples of trace `number`, and convolve each band with its wavelet."""
     samples, step = traces.shape[2], strips * len(columns)
@@ -311,7 +312,7 @@ def _finish_trace(columns, strips, before, after, taps, lead, traces, number):
         _copy_transpose(columns, trace, 0, step, traces.reshape(-1), start, pitch, samples, traces.shape[0])
 
 
-@njit(parallel=True, **_OPTIONS)
+@cached_njit(parallel=True, **_OPTIONS)
 def _forward(columns, strips, image, tables, form, fields, choices, choice_rows, nearest, taps, lead, traces):
     source_rows, receiver_rows, times, coarse, nodes, bits, scale = tables
     sources, receivers = source_rows.size, receiver_rows.size
@@ -394,7 +395,7 @@ def _forward(columns, strips, image, tables, form, fields, choices, choice_rows,
             _finish_trace(columns, strips, a, b, taps, lead, traces, source * receivers + first + r)
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n):
     """Add arrivals in four traces, which begin at these rows of `filtered`, to image points."""
     a, b, c, d = begins[0], begins[1], begins[2], begins[3]
@@ -414,7 +415,7 @@ def _gather(columns, strips, total, filtered, begins, index, fraction, weight, n
             _add_rows(columns, total, (i * strips + strip,), filtered, rows + next_rows, near + far)
 
 
-@njit(**_INLINE)
+@cached_njit(**_INLINE)
 def _gather_column(columns, total, trace, index, fraction, weight, weighted, n):
     """Add arrivals of one column in a trace to image points."""
     for i in range(n):
@@ -425,7 +426,7 @@ def _gather_column(columns, total, trace, index, fraction, weight, weighted, n):
         _add_rows(columns, total, (i,), trace, (k, k + 1), (amplitude - far, far))
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _filter_trace(columns, strips, traces, number, taps, lead, filtered):
     """Correlate trace `number` with the wavelet of each band, followed by zeros."""
     samples, step = traces.shape[2], strips * len(columns)
@@ -442,7 +443,7 @@ def _filter_trace(columns, strips, traces, number, taps, lead, filtered):
         _convolve(columns, strips, trace, taps[band], lead, padded, filtered[begin : begin + samples * step])
 
 
-@njit(**_INLINE)
+@cached_njit(**_INLINE)
 def _arrivals_in_trace(outward, back, bits, scale, samples, index, fraction):
     """Compute the samples of arrivals, and their parts at the next sample.
 
@@ -459,7 +460,7 @@ def _arrivals_in_trace(outward, back, bits, scale, samples, index, fraction):
         fraction[i] = real(fixed(time & mask)) * scale
 
 
-@njit(parallel=True, **_OPTIONS)
+@cached_njit(parallel=True, **_OPTIONS)
 def _adjoint(
     columns, strips, traces, span, tables, form, fields, choices, choice_rows, nearest, taps, lead, filtered, image
 ):

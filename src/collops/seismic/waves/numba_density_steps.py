@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.density_steps import DensitySteps, Recursion
 from collops.seismic.waves.grid import Slab, Tile
@@ -93,7 +94,7 @@ def _compiled(dtype: str, order: int) -> None:
 # are unsigned, since an index that may count from the end would prevent them.
 
 
-@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+@cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps):
     """Fill a box of the flat array `out` with staggered derivatives of the flat array `x` times the buoyancy."""
     planes, rows, n = buoyancy.shape
@@ -109,7 +110,7 @@ def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps
                 out[to + m] = factors[m] * total
 
 
-@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+@cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _change_kernel(x, begin, strides, across, weights, out, adds):
     """Fill `out` with staggered derivatives of the flat array `x`, or add them."""
     planes, rows, n = out.shape
@@ -124,7 +125,7 @@ def _change_kernel(x, begin, strides, across, weights, out, adds):
                 row[m] = row[m] + total if adds else total
 
 
-@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+@cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _leap_kernel(u, before, begin, strides, c, w):
     """Compute the next field in the memory of the one before."""
     planes, rows, n = c.shape
@@ -137,7 +138,7 @@ def _leap_kernel(u, before, begin, strides, c, w):
                 before[at] = (two * u[at] - before[at]) + factors[m] * laplacian[m]
 
 
-@njit(parallel=True, nogil=True, error_model="numpy", cache=True)
+@cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _decay_kernel(own, axis, a, b, drive, begin, strides, target, start, jumps):
     """Advance a memory variable, and add it to a box of the target; `a` and `b` vary along the axis."""
     planes, rows, n = own.shape

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.numba_vectors import (
@@ -32,10 +33,10 @@ _VECTOR_BYTES = 64
 _COLUMNS = 8  # of the table of slabs
 # Stages of a step: memory variables first, then the field.
 _FIRST, _FIRST_ADJOINT, _SECOND_ADJOINT, _FORWARD, _ADJOINT = range(5)
-_OPTIONS: dict = {"nogil": True, "error_model": "numpy", "cache": True}
+_OPTIONS: dict = {"nogil": True, "error_model": "numpy"}
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _row(lanes, out, to, source, begin, n, strides, center, weights, first, places, odd):
     """Fill n elements of `out` with a stencil of `source`, whose coefficients are ``len(places)`` of `weights`."""
     sides = elements(places, weights, first)
@@ -54,7 +55,7 @@ def _row(lanes, out, to, source, begin, n, strides, center, weights, first, plac
 # Arrays are passed one by one: references in a tuple are counted, which takes longer than the work on a vector.
 
 
-@njit(forceinline=True, **_OPTIONS)
+@cached_njit(forceinline=True, **_OPTIONS)
 def _layer_row(stage, lanes, fewer, first, second, u, total, a, b, at, base, to, place, part, stencils, crosses):
     """Do a stage at a part of a row in the zone of a layer, from its first point to the point after its last."""
     k, end = part
@@ -71,7 +72,7 @@ def _layer_row(stage, lanes, fewer, first, second, u, total, a, b, at, base, to,
             k += 1
 
 
-@njit(forceinline=True, **_OPTIONS)
+@cached_njit(forceinline=True, **_OPTIONS)
 def _layer_vector(stage, lanes, first, second, u, total, a, b, places, stencils, crosses):
     """Do a stage at ``len(lanes)`` points of a row."""
     at, index, to, place = places
@@ -91,7 +92,7 @@ def _layer_vector(stage, lanes, first, second, u, total, a, b, places, stencils,
 # where an index cannot count from the end.
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _leap(before, u, base, c, flat, w, to, n):
     """Compute a row of the next field."""
     base, flat, to, two = np.uint64(base), np.uint64(flat), np.uint64(to), before.dtype.type(2)
@@ -99,14 +100,14 @@ def _leap(before, u, base, c, flat, w, to, n):
         before[base + k] = (two * u[base + k] - before[base + k]) + c[flat + k] * w[to + k]
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _add_product(total, to, x, begin, y, first, n):
     to, begin, first = np.uint64(to), np.uint64(begin), np.uint64(first)
     for k in range(np.uint64(n)):
         total[to + k] += x[begin + k] * y[first + k]
 
 
-@njit(**_OPTIONS)
+@cached_njit(**_OPTIONS)
 def _rows(
     stage,
     task,
@@ -171,7 +172,7 @@ def _rows(
                     _add_product(before, base, x, flat, y, flat, n)
 
 
-@njit(parallel=True, **_OPTIONS)
+@cached_njit(parallel=True, **_OPTIONS)
 def _sweep(
     stage,
     lanes,

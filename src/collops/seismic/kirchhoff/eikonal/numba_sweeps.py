@@ -7,13 +7,12 @@ import math
 import numpy as np
 from numba import njit
 
+from collops.extend.engines import cached_njit
 from collops.seismic.kirchhoff.eikonal.anisotropy import CELLS, CLOSE, SLACK, STEPS
 from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
 
 _IDLE, _ACTIVE, _FIXED = np.uint8(0), np.uint8(1), np.uint8(2)
 _THIRD = 1 / 3
-
-# All loops are in one file: Numba's cache does not notice that functions of other files have changed.
 
 
 def solve_one(medium: Medium, source: Source) -> np.ndarray:
@@ -32,7 +31,7 @@ def solve_one(medium: Medium, source: Source) -> np.ndarray:
     return times.reshape(medium.shape)
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spacing, corners, most, tilted):
     """Sweep until the sweeps from all corners have changed nothing; return whether it is so."""
     quiet = 0
@@ -46,7 +45,7 @@ def _solve(times, state, straight, slowness, at_source, coordinates, sizes, spac
     return False
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing, corner, settled, tilted):
     """Compute the active points from one corner to the opposite one; return whether any has changed."""
     size0, size1, size2 = sizes[0], sizes[1], sizes[2]
@@ -96,7 +95,7 @@ def _sweep(times, state, straight, slowness, square, coordinates, sizes, spacing
     return changed
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _wake(state, point, stride, number, size):
     """Make the points active whose differences along an axis contain a point."""
     for by in range(max(-2, -number), min(2, size - 1 - number) + 1):
@@ -104,7 +103,7 @@ def _wake(state, point, stride, number, size):
             state[point + by * stride] = _ACTIVE
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _upwind(times, straight, point, stride, number, size, spacing, slope):
     """Return value and inverse, so that ``(time - value) * inverse`` is the upwind derivative along an axis.
 
@@ -119,7 +118,7 @@ def _upwind(times, straight, point, stride, number, size, spacing, slope):
     return _difference(times, straight, point, stride, number, spacing, slope)
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _sides(times, straight, point, stride, number, size, spacing, slope, values, inverses):
     """Write the values and inverses of `_upwind` for the neighbours before and after a point."""
     values[0] = values[1] = FAR
@@ -143,7 +142,7 @@ def _difference(times, straight, point, stride, number, spacing, slope):
     return straight[point] + rest - slope * spacing, 1 / spacing
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _arrival(a, of_a, b, of_b, c, of_c, slowness):
     """Return the time at which the squares of the derivatives add up to the squared slowness.
 
@@ -168,7 +167,7 @@ def _arrival(a, of_a, b, of_b, c, of_c, slowness):
 # ---- Anisotropic media, by the method of `anisotropy`
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _slopes(described, table, offset, result):
     """Write the derivatives of `Reference.times` at the coordinates `offset`, for its `described` values."""
     slowness, stretch, axis = described[0], described[1], described[2:]
@@ -192,7 +191,7 @@ def _slopes(described, table, offset, result):
         result[n] = scale * (of_across * (offset[n] - along * axis[n]) + of_along * along * axis[n])
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _tilted_arrival(values, inverses, towards, parameters, slowness, side):
     """Return the time at which the slowness vector of its derivatives fulfils the dispersion relation.
 
@@ -242,7 +241,7 @@ def _tilted_arrival(values, inverses, towards, parameters, slowness, side):
     return found
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _ellipsoid(across, along, stretch, kappa):
     """Return the second argument on the slowness surface, and the coefficients of the ellipsoid that touches it there.
 
@@ -257,7 +256,7 @@ def _ellipsoid(across, along, stretch, kappa):
     return along, stretch * (1 - kappa * along) / rest, (1 - kappa * across) / rest
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _drop_latest(values, side):
     """Leave out the axis with the latest value."""
     latest, when = 0, -FAR
@@ -267,7 +266,7 @@ def _drop_latest(values, side):
     side[latest] = 0
 
 
-@njit(cache=True, error_model="numpy", nogil=True)
+@cached_njit(error_model="numpy", nogil=True)
 def _turn(values, inverses, first, time, slowness, axis, of_across, of_along, shadow, inside, side, towards):
     """Change the axis whose side the ray contradicts most, and return whether there is one; else write the slowness.
 

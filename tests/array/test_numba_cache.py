@@ -1,0 +1,51 @@
+"""Machine code of Numba on disk: compiled again when what it uses of other files changes, and only then."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from collops.array.kernels import numba_cache
+
+pytest.importorskip("numba")
+pytestmark = pytest.mark.serial
+
+CALLED = """
+from collops.array.kernels.numba_cache import cached_njit
+NUMBER = {number}
+@cached_njit(inline={inline!r})
+def added(x):
+    return x + {step}
+"""
+CALLER = """
+from collops.array.kernels.numba_cache import cached_njit
+from called_by_numba import NUMBER, added
+@cached_njit()
+def result(x):
+    return NUMBER * added(x)
+"""
+
+
+def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch):
+    """Another text or option of a function that is called, and another constant."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "caller_of_numba.py").write_text(CALLER)
+
+    def run(number, step, inline="never"):
+        (tmp_path / "called_by_numba.py").write_text(CALLED.format(number=number, step=step, inline=inline))
+        for name in ("caller_of_numba", "called_by_numba"):
+            sys.modules.pop(name, None)
+        numba_cache._digest_of_file.cache_clear()  # a process reads a file once
+        importlib.invalidate_caches()
+        module = importlib.import_module("caller_of_numba")
+        return module.result(1), sum(module.result.stats.cache_hits.values())
+
+    assert run(1, 1) == (2, 0)
+    assert run(1, 1) == (2, 1)
+    assert run(1, 2) == (3, 0)
+    assert run(5, 2) == (15, 0)
+    assert run(5, 2, "always") == (15, 0)
+    assert run(5, 2, "always") == (15, 1)
