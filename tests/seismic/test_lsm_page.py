@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,45 @@ def test_packing(values: np.ndarray) -> None:
 @pytest.mark.serial
 def test_large_images_are_thinned_along_both_axes(monkeypatch) -> None:
     monkeypatch.setattr(page, "_MAX_POINTS", 100)
-    x, z, image = 12.5 * np.arange(31), 10.0 * np.arange(21), np.random.default_rng(0).normal(size=(3, 31, 21))
+    x, z, image = 12.5 * np.arange(31), 10.0 * np.arange(21), np.random.default_rng(0).normal(size=(31, 21))
     content = page._payload({"x": x, "z": z, "time": z, "image": image})
     assert (content["x"], content["z"]) == (x[::3].tolist(), z[::3].tolist())
-    np.testing.assert_allclose(unpacked(content["images"]["image"]), image[1, ::3, ::3].ravel(), atol=2e-4)
+    np.testing.assert_allclose(unpacked(content["images"]["image"]), image[::3, ::3].ravel(), atol=2e-4)
+
+
+class Traces:
+    """An array in a file: it notes which rows are read."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values, self.dtype, self.shape = values, values.dtype, values.shape
+        self.read: list[tuple[int, int]] = []
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        self.read.append((rows.start, rows.stop))
+        return self.values[rows]
+
+
+@pytest.mark.serial
+def test_traces_are_read_a_few_shots_at_a_time(monkeypatch) -> None:
+    """Three shots of two traces fit, and one of nine does not."""
+    monkeypatch.setattr(page, "_MAX_BYTES", 6 * 11 * 4 * 2)
+    ends, values = [0, 2, 4, 6, 8, 17, 18], np.random.default_rng(0).normal(size=(18, 11)).astype("f4")
+    nodes = {name: Traces(values * factor) for name, factor in (("data", 1), ("data_residual", 2))}
+    fields = {"channel": np.arange(18), "offset": np.arange(18.0)}
+    shots = list(page._shots(nodes, fields, ends))
+    assert nodes["data"].read == nodes["data_residual"].read == [(0, 6), (6, 8), (8, 17), (17, 18)]
+    assert [shot["channel"] for shot in shots] == [list(range(*pair)) for pair in pairwise(ends)]
+    for shot, (first, last) in zip(shots, pairwise(ends), strict=True):
+        roots = unpacked(shot["data_residual"])
+        expected = 2 * values[first:last].ravel()
+        np.testing.assert_allclose(roots * np.abs(roots), expected, rtol=0, atol=0.008 * np.abs(expected).max())
+
+
+@pytest.mark.serial
+def test_the_script_does_not_pass_images_as_arguments() -> None:
+    """Browsers accept about 100 000 arguments of a function, and an image has up to 4 million points."""
+    script = Path(page.__file__).with_name("page.js").read_text()
+    assert re.findall(r"Math\.\w+\(\.\.\.", script) == []
 
 
 @pytest.mark.serial

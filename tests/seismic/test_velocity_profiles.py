@@ -10,7 +10,7 @@ import pytest
 from collops.comm import alone
 from collops.errors import InputError
 from collops.seismic.lsm import Options
-from collops.seismic.lsm.setup import recorded, synthetic
+from collops.seismic.lsm.setup import _smoothed, recorded, synthetic
 from collops.seismic.survey.geometry import Grid
 from collops.seismic.survey.velocity import VelocityFile, load_velocity, on_grid, parse_velocity, smoothed
 from tests.seismic.files import small_survey, write_traces
@@ -120,6 +120,10 @@ def test_options(tmp_path):
     assert any("slowness smoothed by a Gaussian of 30 m" in note for note in problem.survey.notes)
     rough = recorded(Options(survey=survey, velocity=f"rms:{name}", frequency=25.0, nx=21, nz=21), alone())
     np.testing.assert_allclose(problem.velocity, smoothed(rough.velocity, rough.grid, 30.0))
+    notes: list[str] = []
+    thin_layer = np.where(np.arange(200) == 90, 1000.0, 4000.0) + np.zeros((5, 1))
+    _smoothed(options, thin_layer, GRID, notes)
+    assert re.search(r"velocities change by up to [12]\d\d %$", notes[0])  # not 1e+02 %
     made = Options(velocity=f"rms:{name}", nx=11, nz=11)
     np.testing.assert_allclose(synthetic(made, alone()).velocity[0, 0], 1500)
 

@@ -399,7 +399,8 @@ def _of_traces(what: str, rows: np.ndarray, headers: ShotHeaders) -> np.ndarray:
 
 def _edited(rows: np.ndarray) -> str:
     """Describe edits of traces."""
-    return f"{int((rows[:, 2] == 0).sum())} traces left out and {int((rows[:, 2] < 0).sum())} reversed"
+    left_out, reverse = (int(chosen.sum()) for chosen in (rows[:, 2] == 0, rows[:, 2] < 0))
+    return f"{left_out} trace{'s' * (left_out != 1)} left out and {reverse} reversed"
 
 
 def _check_records(what: str, numbers: np.ndarray, headers: ShotHeaders) -> None:

@@ -105,4 +105,5 @@ def minimised(
 
 def vector(job: Job[Options], operator: LinearOperator, parts: list[np.ndarray]) -> DistributedArray:
     """Return a vector in the range of the operator from one array per shot of this rank."""
-    return job.array(operator.range, np.concatenate([np.empty(0), *(part.ravel() for part in parts)]))
+    flat = np.concatenate([np.empty(0), *(part.ravel() for part in parts)], dtype=job.options.dtype)
+    return job.array(operator.range, flat)

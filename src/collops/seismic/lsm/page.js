@@ -52,9 +52,13 @@
       pen.fillText(brief(tick), LEFT - 6, y + 4);
     }
   };
+  const widthFor = canvas => {
+    const box = canvas.parentElement, { paddingLeft, paddingRight } = getComputedStyle(box);
+    return Math.floor(box.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight));
+  };
   const draw = (canvas, picture) => {
     const { across, down, limits, table, value, labels, ratio } = picture;
-    const dense = devicePixelRatio || 1, free = canvas.parentElement.clientWidth - 2 - LEFT - RIGHT;
+    const dense = devicePixelRatio || 1, free = widthFor(canvas) - LEFT - RIGHT;
     // In full size, every value has a pixel of the screen at least, and the plot scrolls.
     const [wide, high] = document.getElementById("full").checked ? [across.length, down.length].map(one => one / dense) : [0, 0];
     const inner = Math.max(free, wide), tall = Math.max(120, high, Math.min(560, free * ratio));
@@ -129,7 +133,7 @@
     const velocity = fields.speeds.includes(name);
     const drawn = document.getElementById("balance").checked && !velocity ? balanced(values) : values;
     const most = level(drawn) / gain("gain");
-    const limits = velocity ? [Math.min(...values), Math.max(...values)] : [-most, most];
+    const limits = velocity ? [Math.min, Math.max].map(end => values.reduce((one, other) => end(one, other))) : [-most, most];
     if (limits[0] === limits[1]) limits[1] += 1;
     return { name, values, drawn, limits, velocity };
   };
@@ -145,7 +149,7 @@
   };
   const drawColumn = () => {
     const { drawn, limits } = current(), rows = fields.z.length;
-    const width = column.parentElement.clientWidth - 2, tall = 150, dense = devicePixelRatio || 1;
+    const width = widthFor(column), tall = 150, dense = devicePixelRatio || 1;
     column.style.width = `${width}px`;
     column.width = width * dense;
     column.height = tall * dense;

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE = Path(__file__).parent / "page.html"
 _MAX_POINTS = 4_000_000  # of an image on the page; a point takes 2.7 bytes
+_MAX_BYTES = 16 << 20  # of traces in memory, unless a shot is larger
 _MAX_NORMS = 500  # number of points of the convergence plot
 _MAX_MARKS = 60  # maximum number of points with large markers
 _GATHERS = {"data": "recorded", "explained": "explained by the {subject}", "data_residual": "not explained"}
@@ -68,11 +70,14 @@ def write_page(folder: Path, words: Words = _MIGRATION) -> Path:
     The page loads only files of the folder ``shots`` in the same folder, one for each shot of ``result.zarr``.
     """
     group = open_node(folder / "result.zarr")
-    fields = {name: np.asarray(open_node(group, name)) for name in group.array_keys()}
+    nodes = {name: open_node(group, name) for name in group.array_keys()}
+    # Read what the page shows: not the traces yet, nor other sections of 3-D images.
+    fields = {name: node[...] for name, node in nodes.items() if node.ndim == 1}
+    fields |= {name: np.asarray(section(nodes[name])) for name in words.images if name in nodes}
     numbers: dict[str, Any] = dict(group.attrs)
     if "adjoint_scale" in numbers:
         fields["difference"] = fields["image"] - numbers["adjoint_scale"] * fields["adjoint_image"]
-    seconds = fields["seconds"].tolist()
+    seconds = nodes["seconds"][...].tolist()
     firsts = np.unique(fields["shot"], return_index=True)[1]
     page = render(
         _TEMPLATE,
@@ -96,8 +101,8 @@ def write_page(folder: Path, words: Words = _MIGRATION) -> Path:
     )
     with atomic(folder / "shots") as shots:
         shots.mkdir()
-        for number, (first, last) in enumerate(zip(firsts, [*firsts[1:], len(fields["shot"])], strict=True)):
-            content = json.dumps(_shot(fields, slice(first, last)), separators=(",", ":"))
+        for number, shot in enumerate(_shots(nodes, fields, [*firsts.tolist(), len(fields["shot"])])):
+            content = json.dumps(shot, separators=(",", ":"))
             (shots / f"{number}.js").write_text(f"shot({number},{content})", encoding="ascii")
     path = folder / "result.html"
     with atomic(path) as temporary:
@@ -105,15 +110,34 @@ def write_page(folder: Path, words: Words = _MIGRATION) -> Path:
     return path
 
 
-def _shot(fields: Mapping[str, np.ndarray], rows: slice) -> dict[str, Any]:
+def _shots(nodes: Mapping[str, Any], fields: Mapping[str, np.ndarray], ends: list[int]) -> Iterator[dict[str, Any]]:
+    """Yield the content of the file of each shot, whose traces are between two of `ends`.
+
+    The traces of several shots are read at once: a chunk of the group holds several, and is decoded as a whole.
+    """
+    gathers = {name: nodes[name] for name in _GATHERS if name in nodes}
+    bytes_of_trace = sum(node.dtype.itemsize * node.shape[1] for node in gathers.values())
+    first = 0
+    for last in range(1, len(ends)):
+        if last == len(ends) - 1 or (ends[last + 1] - ends[first]) * bytes_of_trace > _MAX_BYTES:
+            yield from _read(gathers, fields, ends[first : last + 1])
+            first = last
+
+
+def _read(gathers: Mapping[str, Any], fields: Mapping[str, np.ndarray], ends: list[int]) -> Iterator[dict[str, Any]]:
+    """Yield the same for consecutive shots, whose traces are read at once."""
+    traces = {name: node[ends[0] : ends[-1]] for name, node in gathers.items()}
+    for first, last in pairwise(ends):
+        of_shot = {name: values[first - ends[0] : last - ends[0]] for name, values in traces.items()}
+        yield _shot(of_shot, fields["channel"][first:last], fields["offset"][first:last])
+
+
+def _shot(traces: Mapping[str, np.ndarray], channel: np.ndarray, offset: np.ndarray) -> dict[str, Any]:
     """Return the traces of a shot as signed square roots, for which a byte resolves weak echoes better."""
-    offset = fields["offset"][rows]
     steps = np.diff(offset)
-    roots = {
-        name: np.sign(fields[name][rows]) * np.sqrt(np.abs(fields[name][rows])) for name in _GATHERS if name in fields
-    }
+    roots = {name: np.sign(values) * np.sqrt(np.abs(values)) for name, values in traces.items()}
     return {
-        "channel": fields["channel"][rows].tolist(),
+        "channel": channel.tolist(),
         "offset": _round(offset),
         "even": bool(len(steps) and np.ptp(steps) <= 0.1 * abs(steps.mean())),  # otherwise the axis has trace numbers
         **{name: _packed(values, np.int8) for name, values in roots.items()},
@@ -144,7 +168,7 @@ def section(image: np.ndarray) -> np.ndarray:
 
 
 def _payload(fields: Mapping[str, np.ndarray], words: Words = _MIGRATION) -> dict[str, Any]:
-    sections = {name: section(fields[name]) for name in words.images if name in fields}
+    sections = {name: fields[name] for name in words.images if name in fields}
     step = int(np.ceil(np.sqrt(max(1.0, max(image.size for image in sections.values()) / _MAX_POINTS))))
     images = {name: _packed(image[::step, ::step]) for name, image in sections.items()}
     return {

@@ -164,7 +164,9 @@ def _smoothed(options: Options, velocity: np.ndarray, grid: Grid, notes: list[st
         return velocity
     result = smoothed(velocity, grid, length)
     change = float(np.abs(result / velocity - 1).max())
-    notes.append(f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {100 * change:.2g} %")
+    notes.append(
+        f"slowness smoothed by a Gaussian of {length:g} m: velocities change by up to {digits(100 * change, 2)} %"
+    )
     return result
 
 
@@ -206,16 +208,18 @@ def _conditioned(
             (shot,) = survey.read_shots(range(number, number + 1))
             sound = ready.trust > 0
             onsets.append(onset_times(shot, geometry.times))
-            parts = ready.traces[sound] != 0, shot[sound], shot[sound] * ready.mute[sound if len(ready.mute) > 1 else 0]
-            sums += np.array([np.linalg.norm(part.astype(np.float64)) ** 2 for part in parts])
-    weighted_energy, total_energy, muted_energy = survey.comm.allreduce(sums)
-    if mutes_by_default and weighted_energy:
+            sums[0] += np.count_nonzero(ready.traces[sound])
+            if mutes_by_default:
+                energies = [np.square(part, dtype=np.float64).sum(axis=1) for part in (shot, shot * ready.mute)]
+                sums[1:] += [energy[sound].sum() for energy in energies]
+    nonzero, total_energy, muted_energy = survey.comm.allreduce(sums)
+    if mutes_by_default and nonzero:
         share = 100 * (1 - muted_energy / total_energy)
         others = any((conditioning.bottom, conditioning.ground_roll, conditioning.window))
         what = "the direct wave and other muted samples" if others else "the direct wave"
         survey.notes.append(f"mute: {what}, {digits(share, 2)} % of the energy (--mute none keeps the direct wave)")
     with raised_together():
-        if not weighted_energy:
+        if not nonzero:
             names = ("offsets", "mute", "bottom_mute", "ground_roll", "edit", "window", "trace_weights")
             values = {name: getattr(options, name) for name in names}
             values["mute"] = values["mute"] or (conditioning.mute and conditioning.mute.text)

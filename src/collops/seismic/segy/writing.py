@@ -31,6 +31,7 @@ from collops.seismic.segy.layout import (
     STANDARD_HEADER,
     TEXT_BYTES,
     TRACES,
+    field_sizes,
 )
 from collops.seismic.segy.pieces import runs, traces_at_once
 
@@ -198,23 +199,28 @@ def _text_header(lines: Sequence[str], revision: int) -> str:
 
 
 def _fill(path: Path, traces: Traces, numbers: np.ndarray, values: np.ndarray) -> None:
-    """Write some traces, with their headers, at their positions in a file."""
+    """Write some traces, with their headers, at their positions in a file.
+
+    Headers are composed column by column: segyio sets one field of one trace at a time.
+    """
     import segyio
 
-    fields = {int(getattr(segyio.TraceField, name)): values for name, values in traces.headers.items()}
-    sampling = {
-        int(segyio.TraceField.TRACE_SAMPLE_COUNT): values.shape[1],
-        int(segyio.TraceField.TRACE_SAMPLE_INTERVAL): traces.short_interval,
-    }
-    with ExitStack() as stack:
-        file = stack.enter_context(segyio.open(str(path), "r+", strict=False, ignore_geometry=True))
-        known = None if traces.like is None else traces.like[0].raw_headers(traces.like[1][numbers])
-        for row, number in enumerate(numbers.tolist()):
-            header = file.header[number]
-            if known is not None:
-                header.buf[:] = known[row].tobytes()  # all 240 bytes, much faster than field by field
-            if traces.revision == 2:
-                header.buf[NAME - 1 :] = STANDARD_HEADER
-            header.update({field: int(column[number]) for field, column in fields.items()} | sampling)
+    samples = values.shape[1]
+    records = np.zeros(len(numbers), [("header", np.uint8, HEADER_BYTES), ("samples", ">f4", samples)])
+    header, records["samples"] = records["header"], values
+    if traces.like is not None:
+        header[:] = traces.like[0].raw_headers(traces.like[1][numbers])
+    if traces.revision == 2:
+        header[:, NAME - 1 :] = np.frombuffer(STANDARD_HEADER, np.uint8)
+    fields = {name: np.asarray(column)[numbers] for name, column in traces.headers.items()}
+    fields |= {"TRACE_SAMPLE_COUNT": np.array([samples]), "TRACE_SAMPLE_INTERVAL": np.array([traces.short_interval])}
+    sizes = field_sizes(segyio.TraceField.enums())
+    for name, column in fields.items():
+        byte = int(getattr(segyio.TraceField, name))
+        # Counts and intervals up to 65535 become negative in two bytes, as in segyio.
+        integers = column.astype(np.int64).astype(f">i{sizes[byte]}")
+        header[:, byte - 1 : byte - 1 + sizes[byte]] = integers[:, None].view(np.uint8)
+    with open(path, "r+b") as file:
         for rows, first in runs(numbers):
-            file.trace.raw[first : first + rows.stop - rows.start] = np.ascontiguousarray(values[rows], np.float32)
+            file.seek(TEXT_BYTES + BINARY_BYTES + first * records.itemsize)
+            file.write(records[rows].data)

@@ -19,6 +19,7 @@ from collops.extend.applications import (
     Out,
     Positive,
     Solution,
+    digits,
     option,
     relative_error,
 )
@@ -232,9 +233,9 @@ def describe(
         ("band", f"{_named(band)}: {part[-1] / (part[0] or 1.0):.3g} of the first residual, {len(part) - 1} iterations")
         for band, part in zip(bands, norms, strict=True)
     ]
-    rows.append(("misfit", f"{100 * before:.3g} % of the data before, {100 * after:.3g} % after"))
+    rows.append(("misfit", f"{digits(100 * before)} % of the data before, {digits(100 * after)} % after"))
     if error is not None and change:
-        rows.append(("model error", f"{100 * error / change:.3g} % of the error of the velocity to begin with"))
+        rows.append(("model error", f"{digits(100 * error / change)} % of the error of the velocity to begin with"))
     numbers = {
         "misfit": options.misfit,
         "bands": ["all" if band is None else band for band in bands],

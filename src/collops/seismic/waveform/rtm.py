@@ -10,7 +10,7 @@ import numpy as np
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import InputError
-from collops.extend.applications import METHOD, Findings, Job, Must, Out, Solution, best_relative_error, option
+from collops.extend.applications import METHOD, Findings, Job, Must, Out, Solution, best_relative_error, digits, option
 from collops.seismic.waveform.imaging import born, compensated, illumination, laplacian, reflections
 from collops.seismic.waveform.options import Smooth, WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
@@ -136,7 +136,7 @@ def describe(
             modelled=predicted,
             segy={"image": (f"{filtered}REVERSE-TIME MIGRATION", image)},
             numbers={**fitted, "laplacian": options.laplacian},
-            rows=[("adjoint", f"at its best scale it leaves {100 * remaining:.3g} % of the data")],
+            rows=[("adjoint", f"at its best scale it leaves {digits(100 * remaining)} % of the data")],
             curve="reverse-time migration, at its best scale",
             error=error,
         ),
