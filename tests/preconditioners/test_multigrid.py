@@ -379,6 +379,18 @@ def test_errors_of_refresh(comm):
     np.testing.assert_array_equal((M @ x).gather(), before)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e250])
+def test_units_of_the_matrix_change_nothing(comm, scale):
+    """The squares of its entries under- or overflow."""
+    plain, scaled = multigrid(split(plane(30), comm)), multigrid(split(sp.csr_array(scale * plane(30)), comm))
+    x = collops.random(plain.domain, seed=1, comm=comm)
+    expected = (plain @ x).gather()
+    np.testing.assert_allclose(scale * (scaled @ x).gather(), expected, rtol=0, atol=1e-10 * abs(expected).max())
+    unsymmetric = sp.csr_array(scale * (plane(30) + sp.diags_array([0.1], offsets=[1], shape=(900, 900))))
+    with pytest.raises(InputError, match="Hermitian matrix"):
+        multigrid(split(unsymmetric, comm))
+
+
 def test_tentative_prolongations_contain_the_vectors(comm):
     A = split(sp.csr_array(sp.kron(plane(15), np.ones((2, 2)))), comm, block=2)
     (own,) = A.rows.slices(comm.rank)

@@ -398,8 +398,11 @@ def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
     dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=dtype, engine=engine) for seed in (1, 2))
-    image = A @ u
-    product, adjoint, square, norm = map(complex, dots((v, image), (A @ v, u), (v, v), (image, image)))
+    image, other = A @ u, A @ v
+    if not (largest := float(image.norm(np.inf))):
+        return
+    image, other = image / largest, other / largest  # squares neither underflow nor overflow
+    product, adjoint, square, norm = map(complex, dots((v, image), (other, u), (v, v), (image, image)))
     if abs(product - adjoint) > _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
         raise InputError(
             "multigrid needs a Hermitian matrix; for unsymmetric systems use the multigrid of the Hermitian part, or "
