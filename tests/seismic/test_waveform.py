@@ -267,7 +267,7 @@ def test_options_that_make_no_sense(command, options, reason):
 
 
 def test_models_that_make_no_sense(comm):
-    with pytest.raises(InputError, match="the velocity to begin with is 1500 to"):
+    with pytest.raises(InputError, match="the initial velocity is 1500 to"):
         options = fwi.Options(**SMALL, min_velocity=1600.0)
         fwi.bounds_of(options, prepare(job_of(options, comm)))
     with pytest.raises(InputError, match="less than the depth of the grid, 260 m, not 5000 m"):

@@ -1,6 +1,6 @@
 """PETSc: operators as its matrices, vectors in the memory of arrays, and its matrices and preconditioners as operators.
 
-A vector of PETSc holds the elements of rank 0, then those of rank 1, and so on. Here the elements of a rank are its
+A vector of PETSc holds the elements of rank 0, then of rank 1, and so on. Here the elements of a rank are its
 part of a distributed array in C order, and the parts of a stacked array follow each other. Arrays of any layout without
 copies are such vectors.
 """

@@ -1,6 +1,6 @@
 """Passes over the rows of a sparse matrix on a device, for the set-up of multigrid: the kernels of aggregation.cu.
 
-Arguments and results are those of the functions of ``aggregates.py`` and ``prolongation.py`` that call them.
+Each function has the arguments and results of its caller in ``aggregates.py`` or ``prolongation.py``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
 
 
 def side_streams(count: int) -> list[Any]:
-    """Return streams for :func:`side_by_side`, whose work starts before that of other streams."""
+    """Return streams for :func:`side_by_side`, whose work starts before the work of other streams."""
     import cupy
 
     return [cupy.cuda.Stream(non_blocking=True, priority=HIGHEST_PRIORITY) for _ in range(count)]

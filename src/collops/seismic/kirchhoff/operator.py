@@ -233,7 +233,7 @@ class KirchhoffOperator(VStack):
     The triangle filters against aliasing [4]_ are applied to copies of the traces, and each image point uses one of the
     copies [5]_; their lengths grow by factors of 1.4. Forward and adjoint apply the same weights and filters.
 
-    In an anisotropic medium, times are those of qP waves; amplitudes and the dip limit are those of an isotropic medium
+    In an anisotropic medium, times belong to qP waves; amplitudes and the dip limit assume an isotropic medium
     with the velocity along the symmetry axis.
 
     With `coarsen` c, tables take 1/c² of the memory in 2-D and 1/c³ in 3-D. Kernels interpolate the difference from

@@ -69,7 +69,7 @@ def tables_of_stations(
     velocity : array
         Velocity at the points of the grid, m/s.
     grid, scale : ImageGrid, Scale
-        The points of the velocity, by default those of the image; the samples.
+        The points of the velocity, by default the points of the image; the samples.
     needed : sequence of arrays
         For each rank the numbers of its stations, increasing.
     comm : Communicator
@@ -127,7 +127,7 @@ class _Computation:
     """The computation of tables; for the parameters see `tables_of_stations`.
 
     With `measures`, `error` is the largest root mean square error of interpolation of a station so far, in samples.
-    `kinds` are those of the tables of times and of weights.
+    `kinds` are the kinds of the tables of times and of weights.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ class Options(SurveyOptions):
         str | None,
         option(
             "Thomsen's epsilon of an anisotropic medium: a number, a .npy file, or a text or SEG-Y file in depth. The "
-            "velocity is then that of P waves along the symmetry axis.",
+            "velocity is then the speed of P waves along the symmetry axis.",
             FILES,
             metavar="NUMBER|FILE|depth:FILE",
             show_default="0",

@@ -142,7 +142,7 @@ def _thomsen(options: Options, survey: Survey, grid: Grid, weighting: Weighting)
     """Return the anisotropy on a grid, or None without any; add sentences to the notes of the survey."""
     thomsen = thomsen_on(grid, survey.line, options.thomsen, options.inline, survey.notes)
     if thomsen is not None and weighting.traces_rays:
-        survey.notes.append("amplitudes and dips are those of an isotropic medium with this velocity")
+        survey.notes.append("amplitudes and dips assume an isotropic medium with this velocity")
     return thomsen
 
 

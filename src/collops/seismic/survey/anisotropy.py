@@ -42,7 +42,7 @@ def thomsen_on(
 ) -> Thomsen | None:
     """Return the anisotropy at the points of a grid, or None for an isotropic medium; see `on_grid`.
 
-    `texts` has those of the parameters that were chosen. Sentences about the files and the values are added to `notes`.
+    `texts` has an entry for each chosen parameter. Sentences about the files and the values are added to `notes`.
     """
     dims, values = len(grid.shape), {}
     for name, text in texts.items():

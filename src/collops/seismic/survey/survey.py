@@ -444,7 +444,7 @@ class Survey:
             eikonal times are computed in the whole model.
         thomsen : Thomsen, optional
             Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
-            Amplitudes and dips are those of an isotropic medium with the velocity along the symmetry axis.
+            Amplitudes and dips assume an isotropic medium with the velocity along the symmetry axis.
         tolerance : float, optional
             As for :class:`collops.seismic.kirchhoff.TravelTimes`; formulas need none.
 

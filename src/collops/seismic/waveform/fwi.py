@@ -31,7 +31,7 @@ from collops.seismic.waveform.options import WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
 
-_MARGIN = 1.25  # of the largest velocity to begin with, if there is no other bound
+_MARGIN = 1.25  # of the largest initial velocity, if there is no other bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ class Options(WaveOptions):
     iterations: Annotated[int, option("Number of iterations of each band."), AtLeast(1)] = 15
     min_velocity: Annotated[
         float | None,
-        option("Smallest velocity, m/s.", METHOD, show_default="0.9 times the smallest to begin with"),
+        option("Smallest velocity, m/s.", METHOD, show_default="0.9 times the smallest initial one"),
         Positive,
     ] = None
     max_velocity: Annotated[
         float | None,
-        option("Largest velocity, m/s.", METHOD, show_default="1.25 times the largest to begin with"),
+        option("Largest velocity, m/s.", METHOD, show_default="1.25 times the largest initial one"),
         Positive,
     ] = None
     smooth_gradient: Annotated[
@@ -94,7 +94,7 @@ class Options(WaveOptions):
             raise InputError("--profile divides the time of linear solvers: omit it, or set COLLOPS_PROFILE=1")
 
     def frequencies(self, peak: float) -> list[float | None]:
-        """Return the highest frequency of each band, None for no limit; `peak` is that of the wavelet."""
+        """Return the highest frequency of each band, None for no limit; `peak` is the peak frequency of the wavelet."""
         if self.bands is None:
             return [peak, None]
         bands: list[float | None]
@@ -128,7 +128,7 @@ def run(job: Job[Options]) -> Findings:
 
 
 def bounds_of(options: Options, waves: WaveProblem) -> tuple[float, float]:
-    """Return the bounds of the velocity; raise `InputError` on every rank if the velocity to begin with is outside."""
+    """Return the bounds of the velocity; raise `InputError` on every rank if the initial velocity is outside."""
     velocity = waves.problem.velocity
     low, high = options.min_velocity, options.max_velocity
     low = 0.9 * float(velocity.min()) if low is None else low
@@ -136,14 +136,14 @@ def bounds_of(options: Options, waves: WaveProblem) -> tuple[float, float]:
     with raised_together():
         if not low <= velocity.min() <= velocity.max() <= high:
             raise InputError(
-                f"the velocity to begin with is {velocity.min():.5g} to {velocity.max():.5g} m/s: --min-velocity and "
+                f"the initial velocity is {velocity.min():.5g} to {velocity.max():.5g} m/s: --min-velocity and "
                 f"--max-velocity must include it, unlike {low:g} to {high:g} m/s"
             )
     return low, high
 
 
 def calibrate(job: Job[Options], waves: WaveProblem) -> WaveProblem:
-    """Scale the wavelet so that traces modelled in the velocity to begin with fit the data best. Collective.
+    """Scale the wavelet so that traces modelled in the initial velocity fit the data best. Collective.
 
     The wavelet of a synthetic survey is known.
     """
@@ -221,7 +221,7 @@ def describe(
         modelled = waves.modelled(job, velocity)
     before, after = (_misfit_of(waves, traces) for traces in (waves.modelled(job, start), modelled))
     pictures = {
-        "start": Picture(start, "velocity to begin with", "m/s"),
+        "start": Picture(start, "initial velocity", "m/s"),
         "model": Picture(velocity, "inverted velocity", "m/s"),
         "update": Picture(velocity - start, "difference", drawn=truth is None),
     }
@@ -235,7 +235,7 @@ def describe(
     ]
     rows.append(("misfit", f"{digits(100 * before)} % of the data before, {digits(100 * after)} % after"))
     if error is not None and change:
-        rows.append(("model error", f"{digits(100 * error / change)} % of the error of the velocity to begin with"))
+        rows.append(("model error", f"{digits(100 * error / change)} % of the error of the initial velocity"))
     numbers = {
         "misfit": options.misfit,
         "bands": ["all" if band is None else band for band in bands],

@@ -28,7 +28,7 @@ _OF_WAVES = {"shots", "receivers", "samples", "aperture"}  # options of lsm with
 # An option with a default of each command.
 Smooth = Annotated[
     float,
-    option("The velocity to begin with is the true one, smoothed by a Gaussian of this many metres.", SYNTHETIC),
+    option("The initial velocity is the true one, smoothed by a Gaussian of this many metres.", SYNTHETIC),
     Positive,
     SyntheticOnly(),
 ]
@@ -36,7 +36,7 @@ Smooth = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class WaveOptions(SurveyOptions):
-    """The options of all commands that propagate waves. Options of the survey are those of ``collops lsm``."""
+    """The options of all commands that propagate waves. The survey has the options of ``collops lsm``."""
 
     recorded = "survey"
     writes = "out", "checkpoint", "metrics", "write_survey"
@@ -123,7 +123,7 @@ class WaveOptions(SurveyOptions):
     source: Annotated[
         str,
         option(
-            "Sources of the recorded data: point, whose traces are converted to those of lines across the section, or "
+            "Sources of the recorded data: point, whose traces are converted to line sources across the section, or "
             "line.",
             CONDITIONING,
             show_default="point; line for surveys that --write-survey wrote",
@@ -189,7 +189,7 @@ class WaveOptions(SurveyOptions):
     def survey_options(self) -> MigrationOptions:
         """Return the options with which ``collops lsm`` reads the same survey along a line.
 
-        Amplitudes are those of line sources, which waves in two dimensions have.
+        Amplitudes decay as from line sources, as waves in two dimensions do.
         """
         names = {field.name for field in fields(self)} & {field.name for field in fields(MigrationOptions)}
         values: dict[str, Any] = {name: getattr(self, name) for name in names - _OF_WAVES}

@@ -36,7 +36,7 @@ class WaveProblem:
     Attributes
     ----------
     problem : Problem
-        The survey, the grid, the velocity to begin with, and the wavelet, as for ``collops lsm``.
+        The survey, the grid, the initial velocity, and the wavelet, as for ``collops lsm``.
     propagator : Propagator
         Models all time steps of all shots.
     recording : Recording
@@ -119,7 +119,7 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
     traces = [shot.traces * shot.trust[:, np.newaxis] for shot in problem.conditioned or ()]
     weights = [shot.weights for shot in problem.conditioned or ()]
     if not own and options.source == "point":
-        problem.survey.notes.append("traces of point sources are converted to those of lines (--source line to omit)")
+        problem.survey.notes.append("traces of point sources are converted to line sources (--source line to omit)")
         times, speed = problem.survey.geometry.times, float(problem.velocity[:, 0].mean())
         pairs = zip(problem.survey.traces, problem.conditioned or (), strict=True)
         # The conversion is a convolution: the mute follows it, as it follows the modelling.
@@ -129,7 +129,7 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
 
 
 def _reversed_as(shot: Conditioned, raw: np.ndarray) -> np.ndarray:
-    """Return the traces of a shot before its mute, reversed where those of the conditioned shot are."""
+    """Return the traces of a shot before its mute, reversed where the conditioned shot is."""
     return np.where((shot.traces * raw).sum(axis=1, keepdims=True) < 0, -raw, raw)
 
 

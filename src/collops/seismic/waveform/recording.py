@@ -83,7 +83,7 @@ class Recording(LinearOperator):
 def low_pass(frequency: float, samples: int, interval: float) -> np.ndarray:
     """Return the response of a low-pass filter for traces that are padded with as many zeros as they have samples.
 
-    It is that of a Butterworth filter of order 4, applied forwards and backwards: a half at `frequency`.
+    A Butterworth filter of order 4, applied forwards and backwards, has this response: a half at `frequency`.
     """
     return 1 / (1 + (np.fft.rfftfreq(2 * samples, interval) / frequency) ** (2 * _ORDER))
 

@@ -179,7 +179,7 @@ def _tables(shots: Sequence[Shot]) -> tuple[np.ndarray, ...]:
 
 
 def _padded_rows(matrix: csr_array, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return columns and values of a sparse matrix, each of shape (rows, width), with zeros after those of a row."""
+    """Return columns and values of a sparse matrix, each of shape (rows, width), with zeros after shorter rows."""
     counts = np.diff(matrix.indptr)
     row = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], counts)

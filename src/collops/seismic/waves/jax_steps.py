@@ -1,4 +1,4 @@
-"""The Laplacians of all media in JAX: those of NumPy, without changing an array in place."""
+"""The Laplacians of all media in JAX: as in NumPy, without changing an array in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collops.seismic.waves.vti_steps import VTISteps
 class State(NamedTuple):
     """The state of the scheme between two steps: fields on the tile, and the memory of each Laplacian in a step.
 
-    A memory has the list of the first and that of the second memory variables of the layers.
+    A memory has two lists, of the first and of the second memory variables of the layers.
     """
 
     now: LocalArray
@@ -71,7 +71,7 @@ class TracedDensitySteps(DensitySteps):
 
 
 class TracedVTISteps(VTISteps):
-    """The derivatives of both fields of VTI media; the memory is that of both parts."""
+    """The derivatives of both fields of VTI media; the memory is of both parts."""
 
     def at_rest(self, like: LocalArray, laplacians: int) -> State:
         """Return the state at rest, of fields on the tile with the type of `like`."""

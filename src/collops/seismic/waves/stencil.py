@@ -18,8 +18,8 @@ ORDERS = tuple(range(2, 17, 2))
 LIMITS = {2: 2.0, 4: math.sqrt(6)}
 """By order of accuracy in time: the largest product of velocity, wavenumber and time step.
 
-Order 4 itself is stable up to the square root of 12, but from that of 6 on, shorter waves have lower frequencies: they
-travel backwards, and absorbing layers amplify them.
+Order 4 itself is stable up to the square root of 12, but from the square root of 6 on, shorter waves have lower
+frequencies: they travel backwards, and absorbing layers amplify them.
 """
 
 

@@ -23,7 +23,7 @@ class VTISteps(HostSteps):
     dtype : numpy.dtype
         float32 or float64.
     horizontal, vertical : Steps
-        With the derivatives of the first and of the second field. Their layers have memory of their own in that of all
+        With the derivatives of the first and of the second field. Their layers have their own part of the memory of all
         layers.
     """
 

@@ -125,7 +125,7 @@ def arrivals_error(
 
     Notes
     -----
-    Times are compared with those of `coarsen` / 2. If errors grow at least in proportion to the spacing, the error is
+    The times of `coarsen` / 2 are subtracted. If errors grow at least in proportion to the spacing, the error is
     at most 2 - 2 / `coarsen` times the difference [Richardson 1911]; with `coarsen` 2 it is the difference. As both
     grids may miss a thin layer, the result is at least the error of times along grid lines, which are integrals of the
     slowness. Largest errors, where two wavefronts meet or next to interfaces, are several times the root mean square.

@@ -69,7 +69,7 @@ class CoarseGrid:
     def line_error(self, slowness: np.ndarray) -> float:
         """Return the root mean square error of times along the lines of the grid through the points, in seconds.
 
-        The slowness, in s/m, is that of all points. A layer between two points changes no other times of this grid.
+        The slowness, in s/m, of all points. A layer between two points changes no other times of this grid.
         """
         along, errors = self.nodes.along, [0.0]
         for axis, (step, numbers) in enumerate(zip(self.points.spacing, along, strict=True)):
