@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import numpy as np
 import pytest
 
@@ -85,13 +87,52 @@ def test_windows_need_less_memory(comm):
     np.testing.assert_array_equal(*images)
 
 
+def test_steps_are_stable_in_all_windows(comm):
+    """Where a window ends, its edge value continues: here the light layer, among points of three times its density."""
+    density = np.full((60, 12), 3500.0)
+    density[:20], density[20] = 1000.0, 3000.0
+    grid = Grid(density.shape, (10.0, 10.0), order=2, layers=Layers(4))
+    sources = np.array([[110.0, 50.0], [400.0, 50.0]])
+    geometry = Geometry(sources, sources[:, np.newaxis], np.ones(5), 0.00317)
+    whole, windowed = (
+        Propagator(grid, geometry, density=density, kernels="numpy", aperture=aperture, comm=comm)
+        for aperture in (None, 90.0)
+    )
+    model = collops.full(whole.domain, 2000.0, comm=comm)
+    whole(model)
+    for product in (windowed, windowed.jacobian, windowed.wavelet_operator):
+        with pytest.raises(InputError, match="unstable"):  # also on the rank whose window allows the step
+            product(model)
+
+
+def test_parameters_are_those_of_the_construction(comm):
+    grid, geometry = small(2, 4, samples=20)
+    density = np.full(grid.shape, 1500.0)
+    F = Propagator(grid, geometry, kernels="numpy", density=density, aperture=50.0, comm=comm)
+    model = collops.full(F.domain, 2000.0, comm=comm)
+    traces, of_wavelet = F(model).gather(), F.wavelet_operator(model)
+    x = collops.random(of_wavelet.domain, seed=1, comm=comm)
+    expected = (of_wavelet @ x).gather()
+    density[: len(density) // 2] = 3000.0
+    np.testing.assert_array_equal(F(model).gather(), traces)
+    np.testing.assert_array_equal((F.wavelet_operator(model) @ x).gather(), expected)
+
+
 def test_unusable_apertures(comm):
-    for aperture in (0.0, -3.0, "near", np.nan):
+    for aperture in (0.0, -3.0, "near", np.nan, np.complex64(100), True):
         with pytest.raises(InputError, match="positive number of metres"):
             shots_along_a_line(aperture=aperture, comm=comm)
     if comm.size == 2:
         with pytest.raises(InputError, match="undivided grids"):
             shots_along_a_line(aperture=20.0, tiles=(2, 1), comm=comm)
+    with pytest.raises(InputError, match="a wavefield take"):  # of some windows, in three dimensions
+        shots_along_a_line(2, 3, aperture=20.0, memory=10_000, comm=comm)
+    if importlib.util.find_spec("numba"):
+        with pytest.raises(InputError, match="threads must be"):  # one shot: only one rank takes steps
+            Propagator(*small(2, 4, shots=1), aperture=50.0, threads=0, comm=comm)
+    grid, geometry = small(2, 4, width=0)
+    with pytest.raises(InputError, match="need absorbing layers"):
+        Propagator(grid, geometry, aperture=20.0, comm=comm)
     F = shots_along_a_line(aperture=20.0, comm=comm)
     with pytest.raises(LayoutError):
         F.jacobian(collops.ones(5, comm=comm))

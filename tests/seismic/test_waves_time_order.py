@@ -64,6 +64,14 @@ def test_the_longest_step_is_stable_with_layers():
     with pytest.raises(InputError, match=f"at most {longest:.6g} s"):
         traces(grid, [70.0, 60.0], [[30.0, 50.0]], 1.001 * longest, 9, model=model)
     assert abs(phase_velocity(16, 8.0, 0.5, 4) - 1) < 0.02 * abs(phase_velocity(16, 8.0, 0.5) - 1)
+    for order in (3, [2]):
+        for wrong in (
+            lambda order=order: phase_velocity(4, 8.0, 0.5, order),
+            lambda order=order: largest_step(4, (10.0,), 2000.0, order),
+            lambda order=order: Grid((20,), (10.0,), time_order=order),
+        ):
+            with pytest.raises(InputError, match="in time must be 2 or 4"):
+                wrong()
 
 
 @pytest.mark.serial

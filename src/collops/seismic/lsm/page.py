@@ -164,7 +164,7 @@ def _facts(numbers: Mapping[str, Any], subject: str) -> list[tuple[str, object]]
 
 def section(image: np.ndarray) -> np.ndarray:
     """Return an image of shape ``(nx, nz)``: a 2-D image, or the section of a 3-D image in the middle of axis y."""
-    return image if image.ndim == 2 else image[len(image) // 2]
+    return image if image.ndim == 2 else image[image.shape[0] // 2]
 
 
 def _payload(fields: Mapping[str, np.ndarray], words: Words = _MIGRATION) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
 
 def _reversed_as(shot: Conditioned, raw: np.ndarray) -> np.ndarray:
     """Return the traces of a shot before its mute, reversed where the conditioned shot is."""
-    return np.where((shot.traces * raw).sum(axis=1, keepdims=True) < 0, -raw, raw)
+    return np.where(shot.gain < 0, -raw, raw)
 
 
 def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProblem:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
 
-if TYPE_CHECKING:
-    from collops.seismic.waves.propagator import Propagator
-
 Box = tuple[slice, ...]
 
 
@@ -29,8 +27,10 @@ def boxes_of(grid: Grid, geometry: Geometry, aperture: float) -> list[Box]:
 
     They form a box along all axes but the depth, which is whole. Raises InputError unless `aperture` is positive.
     """
-    if isinstance(aperture, bool) or not isinstance(aperture, int | float | np.number) or not aperture > 0:
+    numbers = int | float | np.integer | np.floating
+    if isinstance(aperture, bool) or not isinstance(aperture, numbers) or not aperture > 0:
         raise InputError(f"the aperture must be a positive number of metres, not {aperture!r}")
+    aperture = float(min(aperture, sys.float_info.max))
     boxes = []
     for shot in range(geometry.shape[0]):
         stations = np.concatenate([np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)])
@@ -59,26 +59,25 @@ class ShotWindows:
     Attributes
     ----------
     largest : Propagator
-        Of the window with most points.
+        Of the window with most points, with its layers.
     """
 
-    def __init__(
-        self, modelling: Modelling, boxes: list[Box], make: Callable[[Grid, Geometry, Box], Propagator]
-    ) -> None:
+    def __init__(self, modelling: Modelling, boxes: list[Box], make: Callable[[Grid, Geometry, Box], Any]) -> None:
         self._modelling, self._boxes, self._make = modelling, boxes, make
-        self.largest = self.propagator(int(np.argmax([math.prod(shape_of(box)) for box in boxes])))
+        points = [math.prod(replace(modelling.grid, shape=shape_of(box)).padded) for box in boxes]
+        self.largest = self.propagator(int(np.argmax(points)))
 
-    def propagator(self, shot: int) -> Propagator:
+    def propagator(self, shot: int) -> Any:
         """Return the propagator of a shot, whose layers have the parameters of the whole grid. Sends nothing."""
         grid, geometry, box = self._modelling.grid, self._modelling.geometry, self._boxes[shot]
         absorption = self._modelling.absorption
-        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency or None)
+        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency)
         origin = np.array([part.start for part in box]) * grid.spacing
         sources, receivers = np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)
         own = Geometry(sources - origin, receivers - origin, geometry.wavelet_of(shot), geometry.interval)
         return self._make(replace(grid, shape=shape_of(box), layers=layers), own, box)
 
-    def cut(self, shot: int, values: LocalArray, own: Propagator) -> DistributedArray:
+    def cut(self, shot: int, values: LocalArray, own: Any) -> DistributedArray:
         """Return values on the grid at the points of a window, in the layout of its propagator."""
         return DistributedArray(own.domain, own.comm, values[self._boxes[shot]].copy())
 
@@ -136,7 +135,7 @@ class WindowedBorn(LinearOperator):
         images.total(modelling.shares, total, modelling.across)
         return total.reshape(modelling.grid.shape)
 
-    def _shots(self) -> Iterator[tuple[int, Propagator, LinearOperator]]:
+    def _shots(self) -> Iterator[tuple[int, Any, LinearOperator]]:
         """Yield the number, the propagator and the Jacobian of each shot of this rank."""
         for shot in self._modelling.shots:
             own = self._windows.propagator(shot)

@@ -19,7 +19,7 @@ _DEVICE_PIECE = 1 << 18  # blocks, whose intermediate results are a small part o
 
 def checked_bits(bits: int | None) -> None:
     """Raise InputError unless `bits` is 8, 16 or ``None``."""
-    if bits is not None and (isinstance(bits, bool) or bits not in TYPES):
+    if bits is not None and not (isinstance(bits, int | np.integer) and bits in TYPES):
         raise InputError(f"wavefields can be stored in 8 or 16 bits, not {bits!r}; None stores them exactly")
 
 
@@ -95,6 +95,7 @@ class CompressedFields:
     def store(self, number: int) -> None:
         """Store the wavefield that was computed there."""
         xp = self._xp
+        self._values.reshape(-1)[self._field.size :] = 0  # undefined after a block with an undefined value was loaded
         for piece in self._pieces:
             values = self._values[piece]
             # Along the first axis of a copy, NumPy finds the largest several times faster than along short rows.

@@ -17,7 +17,7 @@ from collops.seismic.graphs import recorded, side_streams
 from collops.seismic.waves.cuda_steps import Arguments, CudaSteps
 from collops.seismic.waves.cuda_storage import CudaStorage, download, empty_on_host, upload
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.march import Shot
+from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
 _SIDES = 4  # streams for the receivers, and for points that layers across each axis reach

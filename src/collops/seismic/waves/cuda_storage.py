@@ -50,6 +50,7 @@ class CudaStorage:
     def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, state: int, xp: Any) -> None:
         points = math.prod(shape)
         free, field = int(_USED * free_memory()), points * dtype.itemsize
+        checkpoints = storage.checkpoints * state
         if storage.bits is not None:
             needed = field + storage.wavefields * compressed_bytes(points, dtype, storage.bits)
             if needed > free:
@@ -57,22 +58,18 @@ class CudaStorage:
                     f"compressed wavefields need {needed / 1e9:.3g} GB of the device's memory, of which "
                     f"{free / 1e9:.3g} GB are free: pass memory= to store fewer of them"
                 )
+            self.checkpoints_far = needed + checkpoints > free
+            _check_host(checkpoints * self.checkpoints_far)
             self._far: Any = CompressedFields(storage.wavefields, shape, dtype, storage.bits, xp)
             self.near, self.buffer = xp.empty((0, *shape), dtype), self._far.space(0)
-            self.checkpoints_far = storage.bytes > free
             return
-        self.checkpoints_far = storage.checkpoints * state + storage.wavefields * field > free
+        self.checkpoints_far = checkpoints + storage.wavefields * field > free
         count = storage.wavefields
         if self.checkpoints_far:
             # One buffer more, if not all fit.
             count = min(count, free // field) if count * field <= free else max(0, free // field - 1)
         left = storage.wavefields - count
-        needed, limit = left * field + storage.checkpoints * state * self.checkpoints_far, memory_of(engine("numpy"))
-        if needed > limit:
-            raise InputError(
-                f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory besides the device's, but "
-                f"the limit is {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
-            )
+        _check_host(left * field + checkpoints * self.checkpoints_far)
         self.near = xp.empty((count, *shape), dtype)
         self.buffer = xp.empty(shape if left else 0, dtype)
         self._far = _FarFields(empty_on_host((left, *shape), dtype), self.buffer)
@@ -84,6 +81,16 @@ class CudaStorage:
     def load(self, number: int) -> None:
         """Put a far wavefield into the buffer."""
         self._far.load(number)
+
+
+def _check_host(needed: int) -> None:
+    """Raise InputError if wavefields and checkpoints need more memory than the host has."""
+    limit = memory_of(engine("numpy"))
+    if needed > limit:
+        raise InputError(
+            f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory besides the device's, but "
+            f"the limit is {limit / 1e9:.3g} GB: pass memory= to store fewer of them"
+        )
 
 
 class _FarFields:

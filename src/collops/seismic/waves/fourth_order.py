@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from collops.seismic.waves.march import Fields, March, Shot, last_field
+from collops.seismic.waves.march import Fields, March, last_field
+from collops.seismic.waves.shot import Shot
 
 
 class FourthOrderMarch(March):

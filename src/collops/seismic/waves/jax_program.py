@@ -18,8 +18,9 @@ from collops.extend.arrays import LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
 from collops.seismic.waves.jax_steps import State
-from collops.seismic.waves.march import Shot, last_field
+from collops.seismic.waves.march import last_field
 from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.shot import Shot
 
 
 class Program:

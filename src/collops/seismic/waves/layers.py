@@ -60,7 +60,7 @@ class Layers:
             raise InputError(f"the width of absorbing layers must be an integer of at least 0, not {self.width!r}")
         for name in ("velocity", "frequency"):
             value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            if value is not None and not (math.isfinite(value) and (value > 0 or (value, name) == (0, "frequency"))):
                 raise InputError(f"the {name} of absorbing layers must be a positive number, not {value!r}")
 
 

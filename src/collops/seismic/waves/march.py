@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from collops.seismic.host_kernels import uses_numba
-from collops.seismic.waves.geometry import Geometry, injection, interpolation
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.medium import Medium
+from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Reversal, Storage
 
 
@@ -55,40 +53,6 @@ class Fields:
         """Take the values of another state."""
         for name in ("now", "before", "memory"):
             getattr(self, name)[...] = getattr(other, name)
-
-
-@dataclass(frozen=True)
-class Shot:
-    """Sources and receivers of a shot as weights of grid points; points are indices into the flat tile.
-
-    Attributes
-    ----------
-    source_points : numpy.ndarray
-        The points that the source is spread over.
-    source : numpy.ndarray
-        The source at these points per volume of a cell, shape (samples, points).
-    receivers : csr_array
-        From an array with halo to the receivers of this tile.
-    receiver_points : numpy.ndarray
-        The points of the tile that any receiver reads.
-    spread : csr_array
-        From all receivers to these points.
-    """
-
-    source_points: np.ndarray
-    source: np.ndarray
-    receivers: csr_array
-    receiver_points: np.ndarray
-    spread: csr_array
-
-    @classmethod
-    def create(cls, geometry: Geometry, number: int, tile: Tile, dtype: np.dtype) -> Shot:
-        """Return a shot of a geometry."""
-        source, positions = np.asarray(geometry.sources)[number : number + 1], geometry.receivers_of(number)
-        points, weights = injection(source, tile, np.dtype(np.float64))
-        signal = np.outer(geometry.wavelet_of(number), weights.toarray()) / np.prod(tile.grid.spacing)
-        receivers = interpolation(positions, tile, dtype)
-        return cls(points, signal.astype(dtype), receivers, *injection(positions, tile, dtype))
 
 
 class March:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,10 +12,8 @@ from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.seismic.real_numbers import finite_array
 from collops.seismic.waves.grid import Grid, Slab, Tile
+from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import largest_wavenumber
-
-if TYPE_CHECKING:
-    from collops.seismic.waves.march import Shot
 
 
 class Medium:

@@ -16,15 +16,17 @@ from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
-from collops.seismic.host_kernels import checked_kernels, threads_of_rank
+from collops.seismic.host_kernels import checked_kernels, checked_threads, threads_of_rank
 from collops.seismic.waves.compression import checked_bits, compressed_bytes
 from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
-from collops.seismic.waves.march import March, Shot
+from collops.seismic.waves.march import March
 from collops.seismic.waves.media import kind_of_medium
+from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
@@ -49,8 +51,12 @@ class Modelling:
         Bytes for wavefields.
     threads : int or None
         Threads of the kernels of hosts.
+    parameters : dict
+        Copies of the parameters of the medium, on the whole grid, by their names.
     medium : Medium
         The medium on the tile.
+    wavenumber : float
+        Of this rank, for the longest stable time step.
     time_loops : type of March
         The time loops of hosts, by the order in time.
     """
@@ -87,12 +93,16 @@ class Modelling:
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
             parameters = {name: values for name, values in parameters.items() if values is not None}
             kind = kind_of_medium(parameters)
+            self.parameters = {name: grid_values(name, values, grid) for name, values in parameters.items()}
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
-            self.medium = kind(self.tile, **parameters)
+            self.medium = kind(self.tile, **self.parameters)
+            self.wavenumber = self.medium.wavenumber
             self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory, wavefield_bits)
             checked_kernels(kernels)
+            if threads is not None and shared_threads is not None:
+                checked_threads(threads)
         self._kernels, self.threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
@@ -116,7 +126,7 @@ class Modelling:
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
         invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
-        facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.medium.wavenumber])
+        facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.wavenumber])
         invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
@@ -188,6 +198,7 @@ class Modelling:
         checked_bits(bits)
         if memory is not None and not isinstance(memory, int | np.integer):
             raise InputError(f"memory must be an integer number of bytes, not {memory!r}")
+        memory = None if memory is None else int(memory)  # of NumPy it would overflow
         fields, loops = math.prod(self.medium.fields), self.time_loops
         field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
         layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)

@@ -28,7 +28,7 @@ class Propagator:
     r"""Acoustic modelling: the pressure at the receivers of all shots, as a function of the velocity. Collective.
 
     Shots are shared out among groups of ranks, and the grid of each shot among the tiles of a group. Traces and their
-    derivatives do not depend on the number of ranks or tiles, bit for bit.
+    derivatives do not depend on the number of ranks or tiles, bit for bit, but for images from compressed wavefields.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ class Propagator:
         For models of JAX, the time loop is divided into nested loops instead.
     wavefield_bits : {8, 16}, optional
         Permits the storage of wavefields in so many bits where `memory` is too small for exact ones and fewer steps are
-        then recomputed. Adjoints then have errors, whose bound `storage` shows. By default wavefields are exact.
+        then recomputed. Adjoints then have errors, whose bound `storage` shows. By default wavefields are exact, and
+        for models of JAX always.
     kernels : {"numba", "numpy"}, optional
         For models of NumPy: compiled kernels (the default), or plain NumPy, which computes the same bits many times
         slower. Without Numba, plain NumPy is the default, with a warning.
@@ -149,9 +150,10 @@ class Propagator:
         parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
         options |= {"memory": memory, "wavefield_bits": wavefield_bits}
-        whole = options if aperture is None else options | {"memory": None}  # windows have the storage
+        # Windows have the storage.
+        whole: dict[str, Any] = options if aperture is None else options | {"memory": None}
         self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **whole)
-        self._options, self._parameters, self._aperture = options, parameters, aperture
+        self._options, self._aperture = options, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
         self._windows = None if aperture is None else self._windows_of(aperture)
@@ -224,11 +226,11 @@ class Propagator:
         check_host(model, "the model")
         grid, absorption = self.grid, self._modelling.absorption
         # The layers must not depend on the wavelet.
-        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency or None)
+        layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency)
         impulse = np.zeros(self.geometry.shape[2])
         impulse[0] = 1
         geometry = replace(self.geometry, wavelet=impulse)
-        options: dict[str, Any] = self._options | self._parameters | {"aperture": self._aperture}
+        options: dict[str, Any] = self._options | self._modelling.parameters | {"aperture": self._aperture}
         other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **options)
         return WaveletModelling(self._modelling, other(model), common)
 
@@ -248,11 +250,17 @@ class Propagator:
 
         def make(grid: Grid, geometry: Geometry, box: Box) -> Propagator:
             own: dict[str, Any] = options | {"tiles": None, "threads": threads}
-            for name, values in self._parameters.items():
-                own[name] = None if values is None else np.asarray(values)[box]
+            own |= {name: values[box] for name, values in modelling.parameters.items()}
             return Propagator(grid, geometry, comm=alone(), **own)
 
         with collective_errors(self.comm):
             if modelling.across.size != self.comm.size:
                 raise InputError(f"shots with an aperture need undivided grids, not tiles={options['tiles']!r}")
-            return ShotWindows(modelling, boxes_of(self.grid, self.geometry, aperture), make)
+            if not self.grid.layers.width:
+                raise InputError("shots with an aperture need absorbing layers: their windows end inside the model")
+            windows = ShotWindows(modelling, boxes_of(self.grid, self.geometry, aperture), make)
+            # All windows of this rank, so that one that cannot be used is an error on all ranks. Where a window ends,
+            # its edge values continue: steps may have to be shorter than on the whole grid with its densities.
+            wavenumbers = [windows.propagator(shot)._modelling.wavenumber for shot in modelling.shots]
+            modelling.wavenumber = max([modelling.wavenumber, *wavenumbers])
+            return windows

@@ -107,7 +107,7 @@ def largest_step(order: int, spacing: Sequence[float], velocity: float, time_ord
     >>> largest_step(2, (10.0,), 2000.0)
     0.005
     """
-    return LIMITS[time_order] / (velocity * largest_wavenumber(order, spacing))
+    return LIMITS[checked_time_order(time_order)] / (velocity * largest_wavenumber(order, spacing))
 
 
 def largest_wavenumber(order: int, spacing: Sequence[float]) -> float:
@@ -140,8 +140,15 @@ def phase_velocity(order: int, points: float, courant: float, time_order: int = 
     weights = second_derivative(order)
     symbol = -(weights[0] + 2 * sum(d * math.cos(k * phase) for k, d in enumerate(weights[1:], 1)))
     square = courant**2 * symbol
-    square -= square**2 / 12 if time_order == 4 else 0
+    square -= square**2 / 12 if checked_time_order(time_order) == 4 else 0
     return 2 / (courant * phase) * math.asin(math.sqrt(square) / 2)
+
+
+def checked_time_order(order: int) -> int:
+    """Return an order of accuracy in time; raise InputError unless it is 2 or 4."""
+    if not (isinstance(order, int | np.integer) and order in LIMITS):
+        raise InputError(f"the order of accuracy in time must be 2 or 4, not {order!r}")
+    return order
 
 
 def _checked(order: int) -> int:

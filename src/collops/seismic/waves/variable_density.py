@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +13,8 @@ from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.medium import Medium, grid_values
+from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import staggered_derivative
-
-if TYPE_CHECKING:
-    from collops.seismic.waves.march import Shot
 
 
 class VariableDensity(Medium):
