@@ -91,9 +91,9 @@ class Modelling:
             places = tuple(range(1, len(split) + 1))
             self.domain = Layout(grid.shape, comm.size, (comm.size // count, *split), places)
             self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
-            parameters = {name: values for name, values in parameters.items() if values is not None}
-            kind = kind_of_medium(parameters)
-            self.parameters = {name: grid_values(name, values, grid) for name, values in parameters.items()}
+            known = [(name, values) for name, values in parameters.items() if values is not None]
+            self.parameters = {name: grid_values(name, values, grid) for name, values in known}
+            kind = kind_of_medium(self.parameters)
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
             self.medium = kind(self.tile, **self.parameters)
