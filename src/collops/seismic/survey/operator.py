@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import check_tolerance, coarsest_grid, known_error
+from collops.seismic.kirchhoff.traveltimes import checked_tolerance, coarsest_grid, interpolates_alike
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
@@ -95,6 +95,7 @@ class SurveyModelling:
         image = ImageGrid.from_axes(*(self.grid.axes.get(axis) for axis in "zxy"))
         arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
         step, error = self._coarsest_grid(image, velocity, mode, tolerance)
+        box = self.grid.box(self.target)
         tables, weights, rows = tables_of_stations(
             times_at(*arguments, self.thomsen, step),
             positions,
@@ -108,14 +109,15 @@ class SurveyModelling:
             weighting=self.weighting,
             folder=folder,
             boxes=boxes,
-            target=self.grid.box(self.target),
-            error=known_error(factor, step, error / scale.interval),
+            target=box,
+            error=error / scale.interval,
+            measured=not interpolates_alike(factor, step, [part.start for part in box], self.thomsen),
             of_rays=times_at(*arguments) if self.thomsen is not None and self.weighting.traces_rays else None,
         )
         if factor > 1:
             self.notes.append(
                 f"travel times coarsened by {factor} along each axis and interpolated: root mean square error "
-                f"{tables.error:.2g} samples at the worst station"
+                f"{tables.error:.2g} samples at the worst {'station' if step == 1 else 'of some stations'}"
             )
         if streamed:
             self.notes.append(f"travel times are read from a file in {folder} in each application")
@@ -144,8 +146,11 @@ class SurveyModelling:
     ) -> tuple[int, float]:
         """Return the result of `coarsest_grid`; without a tolerance, and for formulas, all points. Collective."""
         with local_stage(self.comm):
-            check_tolerance(tolerance, self.weighting.traces_rays)
-        if tolerance is None or mode != "eikonal":
+            tolerance = checked_tolerance(tolerance, self.weighting.traces_rays)
+        if tolerance is None:
+            return 1, 0.0
+        if mode != "eikonal":
+            self.notes.append("travel times are computed by a formula: the tolerance of their errors does not apply")
             return 1, 0.0
         positions, *_ = self.geometry.stations
         arguments = image, positions, velocity, self.engine, self.dtype, self.threads, self.thomsen
