@@ -196,6 +196,7 @@ def test_indices_are_those_of_ix_and_may_be_negative(coarsen):
         (np.ix_([9], [0]), "within the grid"),
         (np.ix_([0], [-8]), "within the grid"),
         ((np.array([0, 1]), np.array([0, 1])), "a tuple from numpy.ix_"),
+        (np.meshgrid([0, 1], [0, 1], indexing="ij"), "a tuple from numpy.ix_"),
         ((np.array([[0.0]]), np.array([[0]])), "array of integers"),
         (np.ix_([0]), "2 axes"),
     ):
