@@ -94,8 +94,7 @@ class SurveyModelling:
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         image = ImageGrid.from_axes(*(self.grid.axes.get(axis) for axis in "zxy"))
         arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
-        step, error = self._coarsest_grid(image, velocity, mode, tolerance)
-        box = self.grid.box(self.target)
+        box, (step, error) = self.grid.box(self.target), self._coarsest_grid(image, velocity, mode, tolerance)
         tables, weights, rows = tables_of_stations(
             times_at(*arguments, self.thomsen, step),
             positions,
@@ -160,7 +159,7 @@ class SurveyModelling:
             f"travel times are computed at every {step} points along each axis and interpolated: estimated root mean "
             f"square error {error / interval:.2g} samples at the worst of some stations"
             if step > 1
-            else f"travel times are computed at all points: errors of coarser grids are above {tolerance:g} s"
+            else f"travel times are computed at all points: errors with every 2nd are above {tolerance:g} s"
         )
         return step, error
 
