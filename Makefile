@@ -96,11 +96,14 @@ lock: $(RELEASE_TOOLS)
 	$(dir $<)bin/uv pip compile $(LOCK_OPTIONS) --python-version 3.11 --resolution lowest-direct --output-file packaging/oldest.lock \
 	  packaging/test.in
 
+# Numbers of ranks share the cases of large tests only where all of them run.
+CASES := $(if $(filter-out $(RANKS),1 2 3 4),COLLOPS_ALL_CASES=1,COLLOPS_SHARED_CASES=1)
+
 test: $(TEST)
 	@$(MAKE) --no-print-directory --jobs 3 lint test-one-rank $(OLDEST)
 	@set -e; for ranks in $(filter-out 1,$(RANKS)); do \
 	  echo "== tests on $$ranks rank(s)"; \
-	  $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
+	  $(CASES) $(MPIEXEC) -n $$ranks $(BIN)/python -m pytest -m "not serial"; \
 	done
 	@$(WITH_OLDEST) $(BIN)/python -c 'import jax; print("== tests on 2 ranks with JAX", jax.__version__)'
 	$(WITH_OLDEST) $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/jax/test_primitives.py
@@ -109,7 +112,7 @@ test: $(TEST)
 # pytest rewrites the tests' assertions once, beside the linters, and not in each of its workers.
 test-one-rank: $(TEST)
 	@$(BIN)/python -m pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
-	$(if $(filter 2,$(RANKS)),COLLOPS_SHARED_CASES=1) $(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
+	$(CASES) $(BIN)/python -m pytest $(if $(filter 1,$(RANKS)),,-m serial) --numprocesses 4 --dist worksteal
 
 fuzz: $(TEST)
 	COLLOPS_FUZZ_CASES=$${COLLOPS_FUZZ_CASES:-10000} $(MPIEXEC) -n 2 $(BIN)/python -m pytest tests/fuzz

@@ -14,7 +14,6 @@ import signal
 import sys
 import tempfile
 import time
-import zlib
 
 # Before anything loads a numerical library: several ranks share this machine's cores, and a wait that never ends should
 # end before the test's own limit does.
@@ -40,6 +39,7 @@ from collops.array import kernels
 from collops.comm.ending import abort
 from collops.comm.mpi import mpi_or_tcp
 from collops.errors import CommunicationTimeout
+from tests.sharing import COMPILED_SOLVERS, numbers_of_ranks, numbers_that_can
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
 hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None, max_examples=25)
@@ -50,44 +50,6 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
 
     # Four CPU devices in all, on one, two or four ranks; it must be set before any test module uses JAX.
     jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
-
-# Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
-MAX_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
-MAX_CASES_ON_ALL_RANKS = 2
-JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
-if collops.world().size == 4:  # a device each
-    JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
-
-# Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
-# where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
-IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
-ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
-COMPILED_SOLVERS = ("tests/solvers/test_jax",)
-# Rooms whose tests with one or two cases two numbers of ranks share.
-TAKEN_IN_TURN = {
-    (2, 3): ("tests/seismic/", "tests/solvers/"),
-    (3, 4): ("tests/array/", "tests/compat/", "tests/exchange/", "tests/operators/", "tests/preconditioners/"),
-}
-SHARED = (
-    *("tests/array/", "tests/compat/", "tests/jax/", "tests/operators/", "tests/preconditioners/"),
-    *("tests/seismic/", "tests/solvers/"),
-)
-# Above the core one rank differs from two in its messages alone, which the rooms of the core test.
-ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
-ONLY_TO_THREE_RANKS = (
-    "tests/apps/test_outputs.py",
-    "tests/comm/test_reclaim.py",
-    "tests/compat/test_side_by_side.py",
-    "tests/seismic/",
-    "tests/solvers/",
-    "tests/uncertainty/test_posterior.py",
-)
-NOT_ON_THREE_RANKS = (
-    "tests/seismic/test_kirchhoff_split.py",
-    "tests/seismic/test_lsm_job.py",
-    "tests/solvers/test_checkpoint.py",
-    "tests/solvers/test_counts.py",
-)
 
 
 class Agreement:
@@ -166,63 +128,23 @@ def pytest_configure(config) -> None:
         config.pluginmanager.register(pytest.TerminalReporter(config, io.StringIO()), "terminalreporter")
 
 
-def _taken_in_turn(name: str, alike: list, size: int) -> bool:
-    """Return whether this number of ranks leaves a test with few cases to another number."""
-    fixed = (*NOT_ON_THREE_RANKS, *ONLY_TO_TWO_RANKS, "tests/compat/test_side_by_side.py")
-    if size == 1:
-        return name.startswith(ABOVE_THE_CORE) and not _taken_in_turn(name, alike, 2)
-    rooms = [room for pair, shared in TAKEN_IN_TURN.items() if size in pair for room in shared]
-    if not name.startswith(tuple(rooms)) or name.startswith(fixed):
-        return False
-    return zlib.crc32(name.encode()) % 2 != size % 2 and not any("jax" in item.nodeid for item in alike)
-
-
-def _thirds(name: str, size: int) -> tuple[int, ...]:
-    """Return which third or thirds of the cases of a test, or of a file of compiled solvers, a number of ranks runs."""
-    if size > 1:
-        return (size % 3,)
-    if name.startswith((*COMPILED_SOLVERS, *ONLY_TO_TWO_RANKS, "tests/jax/")):
-        return (0, 1)
-    return (1,) if name.startswith(ONLY_TO_THREE_RANKS) and not name.startswith(NOT_ON_THREE_RANKS) else (0,)
-
-
 def pytest_collection_modifyitems(config, items) -> None:
     size = collops.world().size
-    if size == 1 and "COLLOPS_SHARED_CASES" not in os.environ:
-        return
-    files = ONLY_TO_TWO_RANKS if size > 2 else ()
-    files += ONLY_TO_THREE_RANKS if size > 3 else NOT_ON_THREE_RANKS if size == 3 else ()
-    on_four_ranks = NOT_ON_THREE_RANKS if size > 3 else ()
-    serial = {item for item in items if item.get_closest_marker("serial")}
-    left_out = {
-        item
-        for item in items
-        if size > 1
-        and (item in serial or (item.nodeid.startswith(files) and not item.nodeid.startswith(on_four_ranks)))
-    }
-    if "COLLOPS_ALL_CASES" not in os.environ:
-        # Of a test with more than two cases 2, 3 and 4 ranks run a third each, and so they do of each file of compiled
-        # solvers, which each rank compiles for itself. Of tests with one or two cases, 2 ranks run one half and 3 ranks
-        # the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs all, or in some rooms, if
-        # COLLOPS_SHARED_CASES says that 2 ranks run as well, a third, or what else no other number runs.
+    key = size if size <= 4 else 2 + size % 3
+    able = {item: numbers_that_can(item) for item in items}
+    left_out = {item for item in items if key not in able[item]}
+    if "COLLOPS_ALL_CASES" not in os.environ and (size > 1 or "COLLOPS_SHARED_CASES" in os.environ):
         cases: dict[str, list] = {}
         for item in items:
-            if item not in serial and (size > 1 or item.nodeid.startswith((*SHARED, *ABOVE_THE_CORE))):
-                by_file = size < 3 and item.nodeid.startswith(COMPILED_SOLVERS)
-                cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
+            # Each rank compiles solvers for itself: their files are shared, not their tests.
+            by_file = item.nodeid.startswith(COMPILED_SOLVERS)
+            cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
         for name, alike in cases.items():
-            if len(alike) <= MAX_CASES_ON_ALL_RANKS and _taken_in_turn(name, alike, size):
-                left_out.update(alike)
-            if len(alike) > MAX_CASES_ON_ALL_RANKS and not name.startswith(IN_FULL):
-                thirds = _thirds(name, size)
-                left_out.update(case for number, case in enumerate(alike) if number % 3 not in thirds)
+            for position, item in enumerate(alike):
+                if key not in numbers_of_ranks(name, position, len(alike), able[item]):
+                    left_out.add(item)
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
-    if size > MAX_RANKS_WITH_JAX:
-        reason = f"each of {size} ranks compiles for itself: on fewer cores with COLLOPS_JAX_RANKS set"
-        for item in items:
-            if "jax" in item.nodeid and not item.nodeid.startswith(JAX_ON_ALL_RANKS):
-                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(trylast=True)

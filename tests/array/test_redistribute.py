@@ -135,6 +135,7 @@ def test_groups_without_values_of_their_own(comm):
                 np.testing.assert_array_equal(y.redistribute(layout).local_array, x.local_array)
 
 
+@pytest.mark.needs_ranks(4)
 def test_an_array_of_which_no_group_has_the_whole(comm):
     """Two arrays in one layout: each of four groups holds half of one of them."""
     if comm.size != 4:

@@ -243,6 +243,7 @@ def test_masks_group_ranks(comm):
             np.testing.assert_allclose(x.mean(axis=0).local_array, part.mean(axis=0))
 
 
+@pytest.mark.needs_ranks(4)
 def test_masks_of_copies(comm):
     if comm.size != 4:
         pytest.skip("needs a 2 x 2 process grid")

@@ -16,6 +16,7 @@ from collops.backend import engine
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.operators.csr import CSRMatrix, partition_rows
 from collops.operators.csr.blocks import make_block
+from collops.operators.csr.matrix import _split
 
 
 def matrix(rows, columns, dtype, seed=1, density=0.2):
@@ -107,6 +108,21 @@ def test_indices_are_narrow(comm):
     op = CSRMatrix.from_global(A, comm=comm)
     assert {array.dtype for block in op.blocks for array in (block.indices, block.indptr)} == {np.dtype(np.int32)}
     np.testing.assert_array_equal(op.forward(collops.ones(op.domain, comm=comm)).gather(), A @ np.ones(17))
+
+
+@pytest.mark.serial
+def test_entries_are_copied_once():
+    """Into the local and the remote columns, with temporary indices."""
+    import tracemalloc
+
+    columns, starts = np.tile(np.arange(10, dtype=np.int32), 20_000), np.arange(0, 200_001, 10, np.int32)
+    A = sp.csr_array((np.ones(200_000, complex), columns, starts))
+    tracemalloc.start()
+    inner, outer, ghosts = _split(A, 0, 9)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (inner.nnz, outer.nnz, list(ghosts)) == (180_000, 20_000, [9])
+    assert peak < 1.9 * A.data.nbytes
 
 
 def test_uneven_rows_and_empty_ranks(comm):

@@ -391,6 +391,20 @@ def test_units_of_the_matrix_change_nothing(comm, scale):
         multigrid(split(unsymmetric, comm))
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_matrices_out_of_range_are_refused(comm, dtype):
+    """Comparisons with NaN are false, and products of large matrices are NaN: neither shows a Hermitian matrix."""
+    for value in (np.nan, np.inf):
+        matrix = plane(12).astype(dtype)
+        matrix[0, 0] = value  # on the first rank alone
+        with pytest.raises(InputError, match="a matrix with finite entries"):
+            multigrid(split(matrix, comm))
+    unsymmetric = sp.csr_array(plane(12) + sp.diags_array([0.1], offsets=[1], shape=(144, 144))).astype(dtype)
+    for large in (2e307 * unsymmetric, 1e306 * plane(12).astype(dtype)):
+        with pytest.raises(InputError, match=f"too large for multigrid in {np.dtype(dtype)}: scale the matrix"):
+            multigrid(split(sp.csr_array(large), comm))
+
+
 def test_tentative_prolongations_contain_the_vectors(comm):
     A = split(sp.csr_array(sp.kron(plane(15), np.ones((2, 2)))), comm, block=2)
     (own,) = A.rows.slices(comm.rank)

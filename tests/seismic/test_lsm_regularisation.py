@@ -178,9 +178,8 @@ def chosen(ranks, kind: str | None, **options: Any) -> Migration:
     ("kind", "options"),
     [(None, {}), ("dip", {}), ("tv", {"weight": 0.1, "iterations": 2}), ("l1", {"weight": 0.1, "iterations": 3})],
 )
+@pytest.mark.needs_ranks(2)
 def test_image_and_choice_are_those_of_one_rank(comm, kind, options, monkeypatch):
-    if comm.size == 1:
-        pytest.skip("compares several ranks with one")
     monkeypatch.setattr(inversion, "TRIED", (0.1, 0.03))
     found, own = chosen(comm, kind, **options), comm.subgroup(tuple(range(comm.size)))
     # One of them alone, while the others leave it their cores.

@@ -303,6 +303,32 @@ def test_a_disk_that_is_full_is_one_error_and_leaves_nothing(comm, folder, monke
     assert os.listdir(folder) == ["a.sgy"] and (folder / "a.sgy").stat().st_size == 0
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("SourceX", 2.0**31), ("CDP", 2**40), ("GroupY", np.nan), ("offset", -np.inf), ("DelayRecordingTime", 40_000)],
+)
+def test_numbers_outside_their_field_are_refused(comm, folder, field, value):
+    """Two's complement would wrap them silently, and a conversion of NaN is undefined."""
+    traces = Traces("A", np.zeros((1, 8), np.float32), np.array([comm.rank]), 4000, {field: np.full(comm.size, value)})
+    with pytest.raises(InputError, match=rf"only in the field {field} of trace headers, not {value}"):
+        write_together(folder / "a.sgy", comm, traces)
+    comm.barrier()
+    assert not os.listdir(folder)
+
+
+def test_limits_of_fields_are_written(comm, folder):
+    limits = {
+        "SourceX": (-(2**31), 73, ">i4"),
+        "GroupX": (2**31 - 1, 81, ">i4"),
+        "DelayRecordingTime": (-(2**15), 109, ">i2"),
+    }
+    columns = {name: np.full(comm.size, value, float) for name, (value, _, _) in limits.items()}
+    write_together(folder / "a.sgy", comm, Traces("A", np.zeros((1, 8), "f4"), np.array([comm.rank]), 4000, columns))
+    content = (folder / "a.sgy").read_bytes()
+    for value, byte, kind in limits.values():
+        assert np.frombuffer(content, kind, 1, 3600 + byte - 1)[0] == value
+
+
 @pytest.mark.serial
 def test_obspy_reads_the_same(comm, tmp_path):
     pytest.importorskip("obspy", reason="ObsPy is not installed")

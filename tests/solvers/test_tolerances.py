@@ -182,9 +182,8 @@ def test_stacked_and_replicated_data(comm, kind, dtype):
         (collops.hybrid_lsqr, "noise"),
     ],
 )
+@pytest.mark.needs_ranks(2)
 def test_ranks_with_other_numbers_are_an_error(comm, solver, name):
-    if comm.size == 1:
-        pytest.skip("one rank agrees with itself")
     y = collops.ones(8, comm=comm)
     A = collops.Diagonal(y)
     with pytest.raises(collops.errors.InputError, match="a solver's start differs between ranks"):

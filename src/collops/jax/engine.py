@@ -52,7 +52,8 @@ class JaxEngine(Engine):
         if not isinstance(array, Tracer) and len(array.sharding.device_set) > 1:
             raise UnsupportedTypeError(
                 f"the local array of a rank is on one device, but this one is spread over {len(array.devices())}: "
-                "use jax.device_put(array, jax.local_devices()[0]), or start a rank for each device"
+                "use jax.device_put(array, jax.sharding.SingleDeviceSharding(jax.local_devices()[0])), or start a rank "
+                "for each device"
             )
 
     def dtype(self, dtype: DTypeLike) -> np.dtype:

@@ -35,6 +35,7 @@ from collops.solvers.problem import check_count, check_number
 _DENSE = 600  # maximum number of rows of a matrix that is inverted
 _SAFETY, _RATIO = 1.1, 5.0  # bounds of the smoother: Lanczos' method approaches the largest eigenvalue from below
 _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
+_HEADROOM = 2.0**-20  # maximum of products with random vectors, in units of the largest number
 # Memory of the set-up, measured with 7 and 27 entries a row, in double precision.
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
 _SMALL = 20_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
@@ -131,8 +132,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, or the set-up would
-        need more memory than there is, or several vectors on devices.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, its entries are not
+        finite or too large, or the set-up would need more memory than there is, or several vectors on devices.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -399,15 +400,27 @@ def _check_hermitian(A: CSRMatrix) -> None:
     dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=dtype, engine=engine) for seed in (1, 2))
     image, other = A @ u, A @ v
+    with collective_errors(A.comm):
+        _check_images(A, image, other)
     if not (largest := float(image.norm(np.inf))):
         return
     image, other = image / largest, other / largest  # squares neither underflow nor overflow
     product, adjoint, square, norm = map(complex, dots((v, image), (other, u), (v, v), (image, image)))
-    if abs(product - adjoint) > _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
+    if not abs(product - adjoint) <= _ROUNDING * np.finfo(u.dtype).eps * abs(norm * square) ** 0.5:
         raise InputError(
             "multigrid needs a Hermitian matrix; for unsymmetric systems use the multigrid of the Hermitian part, or "
             "block_jacobi, with gmres"
         )
+
+
+def _check_images(A: CSRMatrix, *images: Array) -> None:
+    """Raise an error if products of a matrix with random vectors are not finite, or too large for sums."""
+    limit = _HEADROOM * np.finfo(images[0].dtype).max
+    if not any(any_true(~(abs(image.local_array) < limit)) for image in images):
+        return
+    if any(any_true(~engine_of(part.data).xp.isfinite(part.data)) for part in A.entries):
+        raise InputError("multigrid needs a matrix with finite entries")
+    raise InputError(f"the matrix has entries too large for multigrid in {images[0].dtype}: scale the matrix")
 
 
 def _hierarchy(

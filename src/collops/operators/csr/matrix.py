@@ -421,11 +421,14 @@ def _split(matrix: SparseArray, first: int, end: int) -> tuple[SparseArray, Spar
     # SciPy keeps 64-bit indices, with which a product reads a third more memory than with 32-bit indices.
     wide_indices = max(matrix.nnz, end - first) > np.iinfo(np.int32).max
     kind = np.int64 if wide_indices else np.int32
-    chosen = is_local if len(away) else slice(None)  # slices are copied, several times as fast
+    # Masks copy, and a slice is copied several times as fast.
+    data, indices = (
+        (matrix.data[is_local], matrix.indices[is_local]) if len(away) else (matrix.data.copy(), matrix.indices)
+    )
     inner = sparse.csr_array(
         (
-            matrix.data[chosen].copy(),
-            (matrix.indices[chosen] - first).astype(kind, copy=False),
+            data,
+            (indices - first).astype(kind, copy=False),
             (matrix.indptr - starts).astype(kind, copy=False),
         ),
         shape=(count, end - first),

@@ -144,6 +144,7 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
     require_segyio()
     import segyio
 
+    _check_headers(traces)
     samples = traces.values.shape[1]
     spec = segyio.spec()
     spec.format = int(segyio.SegySampleFormat.IEEE_FLOAT_4_BYTE)
@@ -170,6 +171,21 @@ def _create(path: Path, traces: Traces, text: Sequence[str]) -> None:
     os.truncate(path, segy_bytes(traces.count, samples))
     if traces.revision == 2:
         _extend(path, traces)
+
+
+def _check_headers(traces: Traces) -> None:
+    """Raise an error unless all numbers of the trace headers fit into their fields."""
+    import segyio
+
+    sizes = field_sizes(segyio.TraceField.enums())
+    for name, column in traces.headers.items():
+        limits, values = np.iinfo(f"i{sizes[int(getattr(segyio.TraceField, name))]}"), np.asarray(column)
+        outside = ~((values >= limits.min) & (values <= limits.max))  # also NaN
+        if outside.any():
+            raise InputError(
+                f"SEG-Y holds numbers from {limits.min} to {limits.max} only in the field {name} of trace headers, not "
+                f"{values[outside][0]}"
+            )
 
 
 def _extend(path: Path, traces: Traces) -> None:

@@ -1,0 +1,82 @@
+"""Which numbers of ranks run a test, so that `make test` takes half an hour on two cores: all run on some number."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+
+import collops
+
+# Compiling takes minutes where more ranks than cores do it; there only the primitives themselves are compiled.
+MAX_RANKS_WITH_JAX = int(os.environ.get("COLLOPS_JAX_RANKS", max(2, os.cpu_count() or 1)))
+MAX_CASES_ON_ALL_RANKS = 2
+JAX_ON_ALL_RANKS = ("tests/jax/test_primitives.py::test_primitive[",)
+if collops.world().size == 4:  # a device each
+    JAX_ON_ALL_RANKS += ("tests/jax/test_devices.py::",)
+
+# Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
+# where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
+IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
+ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
+COMPILED_SOLVERS = ("tests/solvers/test_jax",)
+# Rooms whose tests with one or two cases two numbers of ranks share.
+TAKEN_IN_TURN = {
+    (2, 3): ("tests/seismic/", "tests/solvers/"),
+    (3, 4): ("tests/array/", "tests/compat/", "tests/exchange/", "tests/operators/", "tests/preconditioners/"),
+}
+SHARED = (
+    *("tests/array/", "tests/compat/", "tests/jax/", "tests/operators/", "tests/preconditioners/"),
+    *("tests/seismic/", "tests/solvers/"),
+)
+# Above the core one rank differs from two in its messages alone, which the rooms of the core test.
+ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
+ONLY_TO_THREE_RANKS = (
+    "tests/apps/test_outputs.py",
+    "tests/comm/test_reclaim.py",
+    "tests/compat/test_side_by_side.py",
+    "tests/seismic/",
+    "tests/solvers/",
+    "tests/uncertainty/test_posterior.py",
+)
+NOT_ON_THREE_RANKS = (
+    "tests/seismic/test_kirchhoff_split.py",
+    "tests/seismic/test_lsm_job.py",
+    "tests/solvers/test_checkpoint.py",
+    "tests/solvers/test_counts.py",
+)
+
+
+def numbers_that_can(item: pytest.Item) -> tuple[int, ...]:
+    """Return the numbers of ranks, up to 4, that can run a test."""
+    name, needed = item.nodeid, item.get_closest_marker("needs_ranks")
+    if item.get_closest_marker("serial"):
+        return (1,)
+    last = 2 if name.startswith(ONLY_TO_TWO_RANKS) else 3 if name.startswith(ONLY_TO_THREE_RANKS) else 4
+    numbers = [1, 2, 4] if name.startswith(NOT_ON_THREE_RANKS) else range(1, last + 1)
+    if "jax" in name and not name.startswith(JAX_ON_ALL_RANKS):
+        numbers = [number for number in numbers if number <= MAX_RANKS_WITH_JAX]
+    return tuple(number for number in numbers if needed is None or number >= needed.args[0])
+
+
+def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]) -> set[int]:
+    """Return the numbers of ranks on which `make test` runs a case of a test, one of `count`, if it runs 1, 2, 3 and 4.
+
+    Of a test with more than two cases 2, 3 and 4 ranks run a third each. Of tests with one or two cases, 2 ranks run
+    one half and 3 ranks the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs all, or in some rooms a
+    third, or what no other number runs.
+    """
+    several, third = [number for number in able if number > 1], position % 3
+    chosen, alone = set(several), True
+    if count > MAX_CASES_ON_ALL_RANKS and not name.startswith(IN_FULL):
+        if 1 not in able:
+            third = position % len(several)
+        chosen = set(several[third : third + 1])
+        alone = not name.startswith(SHARED) or not chosen or (third == 0 and len(several) == 3)
+    elif count <= MAX_CASES_ON_ALL_RANKS:
+        for pair, rooms in TAKEN_IN_TURN.items():
+            if name.startswith(rooms) and chosen.issuperset(pair):
+                chosen.discard(pair[zlib.crc32(name.encode()) % 2])
+        alone = not name.startswith(ABOVE_THE_CORE) or 2 not in chosen
+    return chosen | {1} if alone and 1 in able else chosen
