@@ -180,6 +180,28 @@ def test_refusals(change, sentence):
     given = {"axes": (np.arange(5.0), np.arange(3.0)), "positions": [(1.0, 1.0)], "velocity": np.ones((5, 3))} | change
     with pytest.raises(InputError, match=sentence):
         list(first_arrivals(**given, engine="numpy"))
+    with pytest.raises(InputError, match=sentence):
+        arrivals_error(**given, coarsen=2, engine="numpy")
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("coarsen", [1, 2])
+def test_indices_are_those_of_ix_and_may_be_negative(coarsen):
+    axes, velocity = (np.arange(9.0), np.arange(7.0)), np.linspace(1, 2, 63).reshape(9, 7)
+    given = {"axes": axes, "positions": [(1.0, 1.0)], "velocity": velocity, "coarsen": coarsen, "engine": "numpy"}
+    (whole,), at = first_arrivals(**given), np.ix_([-1, 3], [0, -7, -2])
+    (found,) = first_arrivals(**given, indices=at)
+    np.testing.assert_allclose(found, whole[at], rtol=0, atol=1e-15)
+    for wrong, sentence in (
+        (np.ix_([9], [0]), "within the grid"),
+        (np.ix_([0], [-8]), "within the grid"),
+        ((np.array([0, 1]), np.array([0, 1])), "a tuple from numpy.ix_"),
+        (np.meshgrid([0, 1], [0, 1], indexing="ij"), "a tuple from numpy.ix_"),
+        ((np.array([[0.0]]), np.array([[0]])), "array of integers"),
+        (np.ix_([0]), "2 axes"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            list(first_arrivals(**given, indices=wrong))
 
 
 @pytest.mark.serial
@@ -220,6 +242,11 @@ def test_the_estimate_sees_a_layer_that_both_grids_miss():
     given = (axis, axis), [(200.0, 0.0)], velocity
     exact = 0.005 * np.sqrt(27 / 41)  # seconds for 10 m of the layer, at the points below
     assert exact / 2 < arrivals_error(*given, 4, engine="numpy") < 2 * exact
+    # Waves along x cross a column at (1 + 2 epsilon)^(1/2) times the velocity along the axis.
+    given, epsilon = ((axis, axis), [(0.0, 200.0)], np.full((41, 41), 2000.0)), np.zeros((41, 41))
+    epsilon[13] = 0.3
+    exact = 0.005 * (1 - 1.6**-0.5) * np.sqrt(27 / 41)
+    assert exact / 2 < arrivals_error(*given, 4, engine="numpy", epsilon=epsilon) < 2 * exact
     with pytest.raises(InputError, match="must be even"):
         arrivals_error(*given, 3, engine="numpy")
 

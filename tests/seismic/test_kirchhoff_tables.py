@@ -10,12 +10,13 @@ from scipy.interpolate import RegularGridInterpolator
 
 import collops
 from collops.errors import InputError
-from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff
+from collops.extend.engines import engine
+from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff, Thomsen, TravelTimes, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import Scale
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import analytic
+from collops.seismic.kirchhoff.traveltimes import analytic, coarsest_grid
 
 pytest.importorskip("numba")
 
@@ -208,7 +209,32 @@ def test_a_tolerance_chooses_the_coarsest_grid_and_bounds_the_error(comm):
         assert 1e-6 < difference < 0.02 if coarsen > 1 else difference == 0
 
 
+@pytest.mark.parametrize("missed", ["fast row", "anisotropic rows", "spot at the last station"])
+def test_a_grid_is_no_coarser_than_what_the_model_has_between_its_points(comm, missed):
+    """Times of every 4th and 8th point miss the rows alike; only the last of the few stations is near the spot."""
+    axes, velocity = (10.0 * np.arange(41), 10.0 * np.arange(49)), np.full((41, 49), 2000.0)
+    epsilon = np.zeros_like(velocity)
+    places = np.stack([np.linspace(0, 400, 10), np.full(10, 250.0)], axis=1)
+    if missed == "fast row":
+        velocity[:, 26] = 4000.0
+    elif missed == "anisotropic rows":
+        epsilon[:, 25:28] = 0.3
+    else:
+        velocity[38:40, 20:30] = 4000.0
+    grid, medium = ImageGrid.from_axes(*reversed(axes)), Thomsen(epsilon=epsilon)
+    options = engine("numpy"), np.dtype(np.float64), 1, medium
+    factor, error = coarsest_grid(grid, places, velocity, *options, 4e-3, comm)
+    given = {"velocity": velocity, "epsilon": epsilon, "engine": "numpy"}
+    whole, coarse = (first_arrivals(axes, places[[0, -1]], **given, coarsen=each) for each in (1, factor))
+    true = max(np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(whole, coarse, strict=True))
+    assert factor <= 2 and true < 1.2 * error if factor > 1 else true == 0
+
+
 def test_tolerances_that_cannot_be_used(comm):
+    assert TravelTimes(tolerance=[1e-3]).tolerance == 1e-3  # type: ignore[arg-type]
+    for wrong in (-1.0, "1e-3", True, [1e-3, 1e-3]):
+        with pytest.raises(InputError, match="positive number of seconds"):
+            TravelTimes(tolerance=wrong)  # type: ignore[arg-type]
     for options, sentence in (
         ({"tolerance": 0.0}, "positive number of seconds"),
         ({"tolerance": 1e-4, "amplitude": "2d"}, "need travel times of all points"),

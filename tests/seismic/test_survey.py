@@ -296,6 +296,30 @@ def test_a_tolerance_of_travel_times_is_noted(comm):
     assert np.linalg.norm(one - other) > 0  # of the images
     survey.operator("1500+0.6z", grid, **options, tolerance=1e-9)
     assert any("travel times are computed at all points" in note for note in survey.notes)
+    survey.operator("1500+0.6z", grid, frequency=FREQUENCY, tolerance=1e-3)
+    assert "by a formula: the tolerance of their errors does not apply" in survey.notes[-1]
+
+
+@pytest.mark.parametrize(("coarsen", "x"), [(8, None), (8, 40.0), (3, None)])
+def test_the_error_of_tables_is_that_of_their_times_and_of_their_interpolation(comm, coarsen, x):
+    """An image that begins between points of the coarser grid, and tables that have other points than it."""
+    receivers = np.stack([np.linspace(0, 400, 6), np.zeros(6)])
+    survey, grid = Survey(Geometry(receivers[:, 1:4], [receivers] * 3, 200, 0.002), comm), Grid(41, 49, 10.0, 10.0)
+    options = {"mode": "eikonal", "frequency": FREQUENCY, "dtype": "float64", "engine": "numpy"}
+    options["target"] = None if x is None else grid.part(x=(x, 400.0), z=(30.0, 480.0))
+    kept: list[Any] = []
+    survey.operator("1500+0.6z", grid, **options, coarsen=coarsen, tolerance=5e-3, kept=kept)
+    of_times, of_tables = survey.notes[-2:]
+    assert "at every 8 points" in of_times and "worst of some stations" in of_tables
+    estimate, reported = (float(note.split("error ")[1].split()[0]) for note in (of_times, of_tables))
+    assert reported == estimate if (coarsen, x) == (8, None) else reported > estimate
+    survey.operator("1500+0.6z", grid, **options, coarsen=1, kept=kept)
+    for coarse, whole in zip(kept[: len(kept) // 2], kept[len(kept) // 2 :], strict=True):
+        scale = 2.0**-whole.scale.fraction_bits
+        pairs = zip(coarse.receivers, whole.receivers, strict=True)
+        errors = [scale * (coarse.station_times(one) - whole.station_times(other)) for one, other in pairs]
+        true = max(np.sqrt(np.mean(error**2)) for error in errors)
+        assert 0.4 * coarse.error < true < 1.05 * coarse.error
 
 
 def test_a_folder_that_is_not_there_is_one_error(comm, folder):

@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff import FixedTables, first_arrivals
 from collops.seismic.kirchhoff.fixed_point import Scale
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.stations import tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import arrivals_at, coarsest_grid, known_error
+from collops.seismic.kirchhoff.traveltimes import arrivals_at, coarsest_grid, interpolates_alike
 from collops_bench.peers import why_missing
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
@@ -99,9 +99,9 @@ def _measure_tables(context: Context, shape: tuple[int, ...], stations: int) -> 
         comm.barrier()
         begin, some = time.perf_counter(), positions[:stations]
         step, error = coarsest_grid(grid, some, velocity, *options, None, _TOLERANCE, comm)
-        known = known_error(_EVERY, step, error / scale.interval)
+        known = {"error": error / scale.interval, "measured": not interpolates_alike(_EVERY, step, (0,), None)}
         seconds, needed = arrivals_at(grid, some, velocity, *options, factor=step), [np.arange(stations)] * comm.size
-        made, _, _ = tables_of_stations(seconds, some, velocity, grid, scale, needed, comm, factor=_EVERY, error=known)
+        made, _, _ = tables_of_stations(seconds, some, velocity, grid, scale, needed, comm, factor=_EVERY, **known)
         comm.barrier()
         return time.perf_counter() - begin, made, step, error
 

@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import distinct_rows, tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes, known_error
+from collops.seismic.kirchhoff.traveltimes import Mode, TravelTimes, interpolates_alike
 from collops.seismic.kirchhoff.weights import Amplitude, Bands, Weighting, Weights, checked_antialias
 
 
@@ -132,7 +132,8 @@ class _Modelling:
             factor=checked_factor(times.coarsen),
             weighting=options.weighting,
             boxes=boxes,
-            error=known_error(times.coarsen, step, error / scale.interval),
+            error=error / scale.interval,
+            measured=not interpolates_alike(times.coarsen, step, (0,), times.thomsen),
             of_rays=replace(times, thomsen=None).seconds(*arguments) if bent else None,
         )
         source_rows, receiver_rows = rows[number[:sources]], rows[number[sources:]]

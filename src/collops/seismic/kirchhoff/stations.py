@@ -54,7 +54,8 @@ def tables_of_stations(
     boxes: Sequence[tuple[slice, ...]] | None = None,
     target: tuple[slice, ...] | None = None,
     of_rays: Seconds | None = None,
-    error: float | None = None,
+    error: float = 0.0,
+    measured: bool = True,
 ) -> tuple[FixedTables, Weights | None, np.ndarray]:
     """Return the travel times of the stations that this rank needs, one row each, and their weights. Collective.
 
@@ -90,8 +91,10 @@ def tables_of_stations(
     of_rays : callable, optional
         The times whose rays have the weights, at all points: in an anisotropic medium, those of an isotropic one. By
         default `seconds`.
-    error : float, optional
-        Error of the times that these tables interpolate, in samples, if it is known. It is not measured then.
+    error : float
+        Error of the times, in samples. The error of their interpolation is added.
+    measured : bool
+        Whether the error of the interpolation is measured; otherwise it is taken as zero.
 
     Returns
     -------
@@ -103,7 +106,7 @@ def tables_of_stations(
     target = target or tuple(slice(0, size) for size in grid.shape)
     nodes = Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
-    options = start, nodes, weighting, target, of_rays, error is None
+    options = start, nodes, weighting, target, of_rays, measured
     computed = _Computation(seconds, positions, velocity, grid, scale, *options)
     times, fields = _stored(computed, needed, boxes, folder, comm)
     local_stations, first, rows = needed[comm.rank], [part.start for part in target], np.arange(len(positions))
@@ -116,10 +119,8 @@ def tables_of_stations(
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
         straight[rows[local_stations]] = computed.straight(local_stations, first)
-        error = float(comm.allreduce(np.array(computed.error), "max")) if error is None else error
-    tables = FixedTables(
-        times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error or 0.0
-    )
+        error += float(comm.allreduce(np.array(computed.error), "max"))
+    tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 

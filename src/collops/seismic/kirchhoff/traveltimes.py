@@ -26,9 +26,10 @@ Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]
 """Takes the numbers of stations, and indices of image points along each axis from `numpy.ix_`; yields the travel times
 of each station in seconds, on the host or on a device."""
 
-_FACTORS = 8, 4, 2  # of the grids that are tried
+_FACTORS = 2, 4, 8  # of the grids that are tried
 _PROBES = 32  # stations at most whose times are compared: as many as a device computes together
-_STATIONS_OF_PROBE = 16  # stations for each of them at least, so that a comparison takes little of the time
+_STATIONS_OF_PROBE = 16  # stations for each of them, so that a comparison takes little of the time of many stations
+_FEWEST_PROBES = 8  # also of few stations: a single one may be far from all that grids miss
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class TravelTimes:
     coarsen : int
         Keep the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
     tolerance : float, optional
-        Mode ``"eikonal"``: sweep every 8th, 4th or 2nd image point along each axis, the first with which the root mean
-        square error of the times is at most `tolerance`, in seconds, by :func:`arrivals_error` for up to 32 stations;
-        if there is none, all points, as by default. Not with amplitudes and a dip limit, which need smooth times.
+        Mode ``"eikonal"``: sweep every 2nd, 4th or 8th image point along each axis, the last before the root mean
+        square error of the times exceeds `tolerance`, in seconds, by :func:`arrivals_error` for 8 to 32 stations;
+        if 2 exceeds it, all points, as by default. Not with amplitudes and a dip limit, which need smooth times.
 
     Raises
     ------
@@ -85,6 +86,7 @@ class TravelTimes:
             raise InputError("coarsen needs computed travel times: use another mode, or pass a coarser image")
         if self.tolerance is not None and self.mode != "eikonal":
             raise InputError(f"tolerance is for times of mode 'eikonal', not {self.mode!r}: omit it")
+        object.__setattr__(self, "tolerance", checked_tolerance(self.tolerance))  # frozen
 
     def fitted(self, geometry: Geometry, needs_velocity: bool) -> TravelTimes:
         """Return a copy with velocity and arrays checked against a geometry, in float64 and with its shapes.
@@ -92,7 +94,7 @@ class TravelTimes:
         With `needs_velocity`, weights trace rays: they need the velocity at all points also in mode ``"byot"``.
         """
         grid = geometry.grid
-        check_tolerance(self.tolerance, needs_velocity)
+        checked_tolerance(self.tolerance, needs_velocity)
         if self.mode == "byot":
             if needs_velocity and self.velocity is None:
                 raise InputError("amplitudes and max_dip need the velocity also in mode 'byot'")
@@ -189,44 +191,49 @@ def coarsest_grid(
 ) -> tuple[int, float]:
     """Return the largest factor with which times are within a tolerance, and their error, in seconds. Collective.
 
-    The error is the largest by `arrivals_error` of some of the stations, which the ranks share. The factor is 1 if no
-    coarser grid will do. Arguments are the same on every rank.
+    The error is the largest by `arrivals_error` of some of the stations, which the ranks share, and of all smaller
+    factors, since two coarse grids may miss the same layer. The factor is 1 if no coarser grid will do. Arguments are
+    the same on every rank.
     """
     options = _options(engine, dtype, threads, thomsen)
-    count = max(1, min(_PROBES, len(positions) // _STATIONS_OF_PROBE))
+    count = min(len(positions), max(_FEWEST_PROBES, min(_PROBES, len(positions) // _STATIONS_OF_PROBE)))
     probes = np.linspace(0, len(positions) - 1, count).astype(int)[comm.rank :: comm.size]
+    largest, allowed = 1, 0.0
     for factor in _FACTORS:
-        error = 0.0
+        error = allowed
         with collective_errors(comm):
             if len(probes):
-                error = arrivals_error(grid.axes, positions[probes], velocity, factor, **options)
+                error = max(error, arrivals_error(grid.axes, positions[probes], velocity, factor, **options))
         error = float(comm.allreduce(np.array(error), "max"))
-        if error <= tolerance:
-            return factor, error
-    return 1, 0.0
+        if error > tolerance:
+            break
+        largest, allowed = factor, error
+    return largest, allowed
 
 
-def known_error(factor: int, step: int, error: float) -> float | None:
-    """Return the error of tables of every `factor`-th point, from times of every `step`-th; None if it is not known.
+def interpolates_alike(factor: int, step: int, starts: Sequence[int], thomsen: Thomsen | None) -> bool:
+    """Return whether tables of every `factor`-th point interpolate as the times of every `step`-th point do.
 
-    Where tables have the points of `coarsest_grid`, they interpolate as its error assumes.
+    `starts` are the numbers of the tables' first points along each axis. In an anisotropic medium, the two leave out
+    the times of different straight rays.
     """
-    return error if step > 1 and step % factor == 0 else None
+    return step > 1 and thomsen is None and not step % factor and not any(start % factor for start in starts)
 
 
 def _options(engine: Engine, dtype: np.dtype, threads: int | None, thomsen: Thomsen | None) -> dict[str, Any]:
     return {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
 
 
-def check_tolerance(tolerance: float | None, traces_rays: bool) -> None:
-    """Raise InputError unless a tolerance is positive, and weights do without second derivatives of the times."""
+def checked_tolerance(tolerance: Any, traces_rays: bool = False) -> float | None:
+    """Return a tolerance as a float; raise InputError unless it is positive, and weights need no second derivatives."""
     if tolerance is None:
-        return
-    seconds = finite_array("tolerance", tolerance)
+        return None
+    seconds = np.zeros(0) if isinstance(tolerance, str | bool | np.bool_) else finite_array("tolerance", tolerance)
     if seconds.size != 1 or not seconds > 0:
         raise InputError(f"tolerance must be a positive number of seconds, not {tolerance!r}")
     if traces_rays:
         raise InputError("amplitudes and max_dip need travel times of all points: omit tolerance, or the weights")
+    return float(seconds.reshape(()))
 
 
 def _checked_arrays(arrays: Any, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:

@@ -295,7 +295,7 @@ class Options(SurveyOptions):
     time_tolerance: Annotated[
         float | None,
         option(
-            "Sweep every 8th, 4th or 2nd point if the root mean square error of the times is at most this, in seconds.",
+            "Sweep every 2nd, 4th or 8th point if the root mean square error of the times is at most this, in seconds.",
             METHOD,
             show_default="sweep all points",
         ),

@@ -23,7 +23,7 @@ from collops.seismic.kirchhoff.local import LocalKirchhoff, StreamedKirchhoff
 from collops.seismic.kirchhoff.nodes import checked_factor
 from collops.seismic.kirchhoff.split import SplitImage, boxes_of, shot_blocks
 from collops.seismic.kirchhoff.stations import tables_of_stations
-from collops.seismic.kirchhoff.traveltimes import check_tolerance, coarsest_grid, known_error
+from collops.seismic.kirchhoff.traveltimes import checked_tolerance, coarsest_grid, interpolates_alike
 from collops.seismic.kirchhoff.weights import Bands, Weighting, Weights
 from collops.seismic.survey.checks import FACTORS, table_factor
 from collops.seismic.survey.geometry import Geometry, Grid
@@ -94,7 +94,7 @@ class SurveyModelling:
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         image = ImageGrid.from_axes(*(self.grid.axes.get(axis) for axis in "zxy"))
         arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
-        step, error = self._coarsest_grid(image, velocity, mode, tolerance)
+        box, (step, error) = self.grid.box(self.target), self._coarsest_grid(image, velocity, mode, tolerance)
         tables, weights, rows = tables_of_stations(
             times_at(*arguments, self.thomsen, step),
             positions,
@@ -108,14 +108,15 @@ class SurveyModelling:
             weighting=self.weighting,
             folder=folder,
             boxes=boxes,
-            target=self.grid.box(self.target),
-            error=known_error(factor, step, error / scale.interval),
+            target=box,
+            error=error / scale.interval,
+            measured=not interpolates_alike(factor, step, [part.start for part in box], self.thomsen),
             of_rays=times_at(*arguments) if self.thomsen is not None and self.weighting.traces_rays else None,
         )
         if factor > 1:
             self.notes.append(
                 f"travel times coarsened by {factor} along each axis and interpolated: root mean square error "
-                f"{tables.error:.2g} samples at the worst station"
+                f"{tables.error:.2g} samples at the worst {'station' if step == 1 else 'of some stations'}"
             )
         if streamed:
             self.notes.append(f"travel times are read from a file in {folder} in each application")
@@ -144,8 +145,11 @@ class SurveyModelling:
     ) -> tuple[int, float]:
         """Return the result of `coarsest_grid`; without a tolerance, and for formulas, all points. Collective."""
         with local_stage(self.comm):
-            check_tolerance(tolerance, self.weighting.traces_rays)
-        if tolerance is None or mode != "eikonal":
+            tolerance = checked_tolerance(tolerance, self.weighting.traces_rays)
+        if tolerance is None:
+            return 1, 0.0
+        if mode != "eikonal":
+            self.notes.append("travel times are computed by a formula: the tolerance of their errors does not apply")
             return 1, 0.0
         positions, *_ = self.geometry.stations
         arguments = image, positions, velocity, self.engine, self.dtype, self.threads, self.thomsen
@@ -155,7 +159,7 @@ class SurveyModelling:
             f"travel times are computed at every {step} points along each axis and interpolated: estimated root mean "
             f"square error {error / interval:.2g} samples at the worst of some stations"
             if step > 1
-            else f"travel times are computed at all points: errors of coarser grids are above {tolerance:g} s"
+            else f"travel times are computed at all points: errors with every 2nd are above {tolerance:g} s"
         )
         return step, error
 

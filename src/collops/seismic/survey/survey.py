@@ -446,7 +446,7 @@ class Survey:
             Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
             Amplitudes and dips assume an isotropic medium with the velocity along the symmetry axis.
         tolerance : float, optional
-            As for :class:`collops.seismic.kirchhoff.TravelTimes`; formulas need none.
+            As for :class:`collops.seismic.kirchhoff.TravelTimes`; it does not apply to formulas, as a note says.
 
         Returns
         -------

@@ -52,10 +52,11 @@ def first_arrivals(
     epsilon, delta, tilt, azimuth : float or array
         Anisotropy, as for :class:`Thomsen`, whose notes have the method: numbers, or arrays of the shape of the grid.
     coarsen : int
-        Sweep a grid of every `coarsen`-th point along each axis, and interpolate. 8 with `coarsen` 2 take about the
-        time of one without. The error is that of the model between these points: see :func:`arrivals_error`.
+        Sweep a grid of every `coarsen`-th point along each axis, and interpolate. The error is that of the model
+        between these points: see :func:`arrivals_error`. The time is that of the smaller sweep and the interpolation.
     indices : tuple of arrays, optional
-        Points at which to return the times, in the form that :func:`numpy.ix_` returns; by default all.
+        Points at which to return the times, in the form that :func:`numpy.ix_` returns; by default all. Negative
+        numbers count from the end.
     engine : str or Engine, optional
         The engine that computes: ``"cupy"`` on its current device, all others on the host.
     dtype : dtype
@@ -72,7 +73,7 @@ def first_arrivals(
     ------
     InputError
         If an axis is not uniform, a position is outside of the grid, the velocity is not positive, an array has another
-        shape, the anisotropy cannot be used, or the times do not converge.
+        shape, the anisotropy or the indices cannot be used, or the times do not converge.
 
     Notes
     -----
@@ -98,6 +99,7 @@ def first_arrivals(
     0.25
     """
     model = _checked(axes, positions, velocity, epsilon, delta, tilt, azimuth)
+    indices = None if indices is None else _checked_indices(indices, model[0].shape)
     yield from _arrivals(*model, checked_factor(coarsen), indices, engine, np.dtype(dtype), threads)
 
 
@@ -126,9 +128,11 @@ def arrivals_error(
     Notes
     -----
     The times of `coarsen` / 2 are subtracted. If errors grow at least in proportion to the spacing, the error is
-    at most 2 - 2 / `coarsen` times the difference [Richardson 1911]; with `coarsen` 2 it is the difference. As both
-    grids may miss a thin layer, the result is at least the error of times along grid lines, which are integrals of the
-    slowness. Largest errors, where two wavefronts meet or next to interfaces, are several times the root mean square.
+    about 2 - 2 / `coarsen` times the difference or less [Richardson 1911]; with `coarsen` 2 it is the difference. As
+    both grids may miss a thin layer, the result is at least the error of times along grid lines, which are integrals of
+    the slowness. Waves that run along a layer are on none of these lines: if both grids miss a thin fast layer, the
+    error may be 30 times the result, so use a factor only if the estimates of all smaller powers of 2 are small too.
+    Largest errors, where two wavefronts meet or next to interfaces, are several times the root mean square.
 
     References
     ----------
@@ -146,15 +150,16 @@ def arrivals_error(
     """
     if checked_factor(coarsen) % 2:
         raise InputError(f"coarsen must be even to estimate its error, not {coarsen}")
-    grid = ImageGrid.from_axes(*reversed(axes))
-    speed, half = finite_array("velocity", velocity), coarsen // 2
+    anisotropy = (options.get(name, 0.0) for name in ("epsilon", "delta", "tilt", "azimuth"))
+    grid, speed, _, parameters = _checked(axes, positions, velocity, *anisotropy)
+    half = coarsen // 2
     every = np.ix_(*(np.arange(0, n, half) for n in grid.shape))
     coarse, fine = (
         first_arrivals(axes, positions, speed, coarsen=factor, indices=every, **options) for factor in (coarsen, half)
     )
     squares = [float(((one - other) ** 2).mean()) for one, other in zip(coarse, fine, strict=True)]
     differences = (2 - 2 / coarsen) * float(np.sqrt(max(squares, default=0.0)))
-    return max(differences, CoarseGrid(grid, coarsen).line_error(1 / speed))
+    return max(differences, CoarseGrid(grid, coarsen).line_error(1 / speed, parameters))
 
 
 _Model = tuple[ImageGrid, np.ndarray, np.ndarray, np.ndarray | None]
@@ -177,6 +182,22 @@ def _checked(axes: Sequence[ArrayLike], positions: ArrayLike, velocity: ArrayLik
             raise InputError(f"positions must lie within the grid: {name} from {axis[0]:g} to {axis[-1]:g} m")
     epsilon, delta, tilt, azimuth = anisotropy
     return grid, speed, places, parameters_of(grid, epsilon, delta, tilt, azimuth)
+
+
+def _checked_indices(indices: object, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Return indices of points, none negative, after checking that they have the form that `numpy.ix_` returns."""
+    parts = tuple(map(np.asarray, indices)) if isinstance(indices, tuple | list) else ()
+    if len(parts) != len(shape) or any(
+        part.dtype.kind not in "iu" or part.ndim != len(shape) or part.size != part.shape[axis]
+        for axis, part in enumerate(parts)
+    ):
+        raise InputError(f"indices must be a tuple from numpy.ix_, one array of integers for each of {len(shape)} axes")
+    for part, size in zip(parts, shape, strict=True):
+        if ((part < -size) | (part >= size)).any():
+            raise InputError(
+                f"indices must lie within the grid of shape {shape}, not reach from {part.min()} to {part.max()}"
+            )
+    return tuple(part.astype(np.intp) % size for part, size in zip(parts, shape, strict=True))
 
 
 def _arrivals(

@@ -15,6 +15,7 @@ from scipy.integrate import cumulative_trapezoid
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
+from collops.seismic.kirchhoff.eikonal.anisotropy import group_slowness
 from collops.seismic.kirchhoff.eikonal.medium import Source
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from collops.seismic.kirchhoff.nodes import Nodes
@@ -46,7 +47,7 @@ class CoarseGrid:
     def interpolated(self, source: Source, times: LocalArray, indices: tuple[np.ndarray, ...]) -> LocalArray:
         """Return times at points of the fine grid from times at all points of this grid.
 
-        `indices` select the points, in the form that `numpy.ix_` returns. Times may be on a device.
+        `indices` select the points, in the form that `numpy.ix_` returns, none negative. Times may be on a device.
         """
         counts, numbers = self.nodes.counts, [part.ravel() for part in indices]
         straight = source.straight_times(self._offsets(source, [self.factor * np.arange(n) for n in counts], times))
@@ -66,15 +67,20 @@ class CoarseGrid:
         offsets = np.ix_(*(part + start for part, start in zip(parts, source.offset, strict=True)))
         return [engine_of(like).from_host(part.astype(like.dtype)) for part in offsets]
 
-    def line_error(self, slowness: np.ndarray) -> float:
+    def line_error(self, slowness: np.ndarray, anisotropy: np.ndarray | None) -> float:
         """Return the root mean square error of times along the lines of the grid through the points, in seconds.
 
-        The slowness, in s/m, of all points. A layer between two points changes no other times of this grid.
+        The slowness, in s/m, and the anisotropy, from `parameters_of`, of all points. A layer between two points
+        changes no other times of this grid.
         """
         along, errors = self.nodes.along, [0.0]
         for axis, (step, numbers) in enumerate(zip(self.points.spacing, along, strict=True)):
             every = [*along[:axis], np.arange(slowness.shape[axis]), *along[axis + 1 :]]
-            lines = np.moveaxis(slowness[np.ix_(*every)], axis, -1)
+            lines = slowness[np.ix_(*every)]
+            if anisotropy is not None:
+                along_axis = np.eye(3)[3 - slowness.ndim + axis]
+                lines = lines * group_slowness(anisotropy.reshape(*slowness.shape, -1)[np.ix_(*every)], along_axis)
+            lines = np.moveaxis(lines, axis, -1)
             whole = cumulative_trapezoid(lines, dx=step, initial=0)[..., numbers]
             sampled = cumulative_trapezoid(lines[..., numbers], x=step * numbers, initial=0)
             errors.append(float(np.sqrt(np.mean((whole - sampled) ** 2))))
