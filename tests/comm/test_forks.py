@@ -242,21 +242,25 @@ check_ranks(2)
     assert ends(run_mpi(program), 2) == (0, ["started 1"] * 2, "")
 
 
-def test_a_lost_rank_is_noticed_while_its_child_lives():
+def test_a_lost_rank_is_noticed_while_its_child_lives(tmp_path):
     """The child must not keep its parent's connections open."""
     program = (
         BEGIN
+        + f"noticed = {str(tmp_path / 'noticed')!r}"
         + """
 if comm.rank == 1:
     if os.fork() == 0:
-        time.sleep(4)
+        begin = time.monotonic()
+        while not os.path.exists(noticed) and time.monotonic() - begin < 60:
+            time.sleep(0.1)
         os._exit(0)
     os._exit(0)
 begin = time.monotonic()
 try:
     comm.barrier()
 except CollopsError as error:
-    say("error", time.monotonic() - begin < 3)
+    say("error", time.monotonic() - begin < 30)
+open(noticed, "w").close()
 os._exit(0)
 """
     )
