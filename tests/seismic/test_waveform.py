@@ -177,7 +177,7 @@ def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
 
 
 def test_apertures_and_compression_reach_the_propagator(comm):
-    options = rtm.Options(**SMALL, aperture=30.0, memory=0.1, wavefield_bits=8)
+    options = rtm.Options(**(SMALL | {"layers": 2}), aperture=30.0, memory=0.1, wavefield_bits=8)
     waves, whole = (prepare(job_of(chosen, comm)) for chosen in (options, replace(options, aperture=None)))
     assert waves.propagator.storage.bits == 8 and any("of 8 bits" in note for note in waves.survey.notes)
     # Receivers are on the whole line, so that windows are the whole model.
