@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from collops.seismic.lsm import Options, page, results, run
 from collops.seismic.lsm.page import _convergence, _packed, write_page
@@ -35,8 +36,20 @@ def unpacked(packed: dict[str, Any]) -> np.ndarray:
     return packed["middle"] + packed["scale"] * np.frombuffer(base64.b64decode(packed["values"]), kind)
 
 
-def test_the_page_shows_the_contents_of_the_group(comm, folder):
-    job_numbers(run, Options(**SIZES, iterations=3, engine="numpy", out=str(folder / "out")), comm)
+def test_the_page_shows_the_contents_of_the_group(comm, folder, monkeypatch):
+    rows, read = [], zarr.Array.__getitem__
+
+    def recorded(array, selection):
+        values = read(array, selection)
+        rows.extend([len(values)] if np.shape(values)[1:] == (101,) else [])
+        return values
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "_MAX_BYTES", 1)
+        patch.setattr(zarr.Array, "__getitem__", recorded)
+        job_numbers(run, Options(**SIZES, iterations=3, engine="numpy", out=str(folder / "out")), comm)
+    if comm.rank == 0:
+        assert max(rows) == 9  # the traces of one shot at a time
     text = (folder / "out" / "result.html").read_text()
     assert "http" not in text.replace("http-equiv", "")
     assert len(text) < 200_000

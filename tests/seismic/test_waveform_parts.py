@@ -7,11 +7,13 @@ import pytest
 from scipy import signal
 
 import collops
+from collops.seismic.conditioning import Conditioned
 from collops.seismic.signals import ricker, ricker_shape
 from collops.seismic.survey import Grid
 from collops.seismic.waveform.earth import WATER, smooth_model, velocity_model, water_points
 from collops.seismic.waveform.imaging import laplacian
 from collops.seismic.waveform.misfits import MISFITS, transport
+from collops.seismic.waveform.problem import _reversed_as
 from collops.seismic.waveform.recording import Recording, line_source, low_pass, time_steps, wavelet_at_steps
 from collops.seismic.waves import Geometry, Layers, Propagator
 from collops.seismic.waves import Grid as WaveGrid
@@ -83,6 +85,13 @@ def test_wavelets_and_filters():
     frequencies = np.fft.rfftfreq(200, 0.004)
     _, response = signal.sosfreqz(sections, frequencies, fs=1 / 0.0001)
     np.testing.assert_allclose(low_pass(30.0, 100, 0.004), np.abs(response) ** 2, atol=2e-3)
+
+
+@pytest.mark.serial
+def test_traces_of_any_unit_are_reversed_as_the_conditioned_ones():
+    raw = np.full((2, 3), 1e-30, np.float32)  # its square underflows
+    shot = Conditioned(raw, np.ones((1, 1)), np.array([[1.0], [-1.0]]), np.ones(2))
+    np.testing.assert_array_equal(_reversed_as(shot, raw), [[1], [-1]] * raw)
 
 
 @pytest.mark.serial

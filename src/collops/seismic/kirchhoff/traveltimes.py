@@ -27,9 +27,9 @@ Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]
 of each station in seconds, on the host or on a device."""
 
 _FACTORS = 2, 4, 8  # of the grids that are tried
-_PROBES = 32  # stations at most whose times are compared: as many as a device computes together
-_STATIONS_OF_PROBE = 16  # stations for each of them, so that a comparison takes little of the time of many stations
-_FEWEST_PROBES = 8  # also of few stations: a single one may be far from all that grids miss
+_MAX_PROBES = 32  # stations whose times are compared: as many as a device computes together
+_STATIONS_PER_PROBE = 16  # so that a comparison takes little of the time of many stations
+_MIN_PROBES = 8  # a single station may be far from everything that coarse grids miss
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def coarsest_grid(
     the same on every rank.
     """
     options = _options(engine, dtype, threads, thomsen)
-    count = min(len(positions), max(_FEWEST_PROBES, min(_PROBES, len(positions) // _STATIONS_OF_PROBE)))
+    count = min(len(positions), max(_MIN_PROBES, min(_MAX_PROBES, len(positions) // _STATIONS_PER_PROBE)))
     probes = np.linspace(0, len(positions) - 1, count).astype(int)[comm.rank :: comm.size]
     largest, allowed = 1, 0.0
     for factor in _FACTORS:

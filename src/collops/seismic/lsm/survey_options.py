@@ -10,7 +10,7 @@ from collops.extend.applications import CommonOptions, Must, OneOf, Positive, Re
 __all__ = ["CONDITIONING", "FILES", "SurveyOptions"]
 
 FILES, CONDITIONING = "Survey and velocity", "Conditioning of the traces"
-"""Headings of the options of files, and of what is done with the traces."""
+"""Headings of two groups of options."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,9 +288,9 @@ def _layer_blocks(shape: Sequence[int], axis: int, ndim: int, vector: int) -> in
 
 
 def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> list[int]:
-    """Divide the tile into groups of boxes, and return the blocks of each: see ``box_of`` in waves.cu.
+    """Divide the tile into groups of boxes, and return the blocks of each group: see ``box_of`` in waves.cu.
 
-    Along rows, boxes are of whole blocks, whose rows are then aligned.
+    Along rows, boxes consist of complete blocks, so that their rows are aligned.
     """
     wide = form.vector * form.block[0]
     low, high = step["clear"].tolist(), step["unclear"].tolist()

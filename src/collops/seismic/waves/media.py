@@ -17,6 +17,6 @@ def kind_of_medium(parameters: dict[str, Any]) -> type[Medium]:
     """Return the medium with these parameters. Raises InputError if there is none."""
     kind = _MEDIA.get(tuple(sorted(parameters)))
     if kind is None:
-        known = "; ".join(" and ".join(names) for names in _MEDIA if names)
-        raise InputError(f"there is no medium with the parameters {', '.join(sorted(parameters))}, but with: {known}")
+        known = ", or ".join(" and ".join(names) for names in _MEDIA if names)
+        raise InputError(f"a medium takes {known}, not {' and '.join(sorted(parameters))}")
     return kind

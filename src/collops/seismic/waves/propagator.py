@@ -151,8 +151,8 @@ class Propagator:
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
         options |= {"memory": memory, "wavefield_bits": wavefield_bits}
         # Windows have the storage.
-        whole: dict[str, Any] = options if aperture is None else options | {"memory": None}
-        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **whole)
+        shared: dict[str, Any] = options if aperture is None else options | {"memory": None}
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **shared)
         self._options, self._aperture = options, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range

@@ -92,13 +92,13 @@ class Storage:
             return cls(steps, 0, steps, steps * wavefield, steps)
         exact = cls._divided(budget, 0, steps, wavefield, state)
         lossy = cls._divided(budget, wavefield, steps, compressed, state, bits) if bits else None
-        found = [storage for storage in (exact, lossy) if storage is not None]
-        if not found:
+        possible = [storage for storage in (exact, lossy) if storage is not None]
+        if not possible:
             raise InputError(
                 f"memory of {budget} bytes is too small for wavefields of {wavefield} bytes: a checkpoint and a "
                 f"wavefield take {wavefield + state} bytes"
             )
-        return min(found, key=lambda storage: storage.computed)
+        return min(possible, key=lambda storage: storage.computed)
 
     @classmethod
     def _divided(

@@ -4,7 +4,7 @@
 // march along the slowest axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
 // reach are computed by the same code with further terms, in kernels of their own, which need more registers. At the same time the
 // receivers are sampled. Compiled without contraction (--fmad=false), each point takes the operations of the NumPy steps in the same
-// order: results are the same bits as those of hosts, and depend neither on the tiles nor on how threads share the points.
+// order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the points.
 //
 // compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DBLOCKS=4
 // compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1 -DCOLLOPS_DOUBLE
@@ -97,7 +97,7 @@ __device__ __forceinline__ Vec load(const Real* from)
     return *reinterpret_cast<const Vec*>(from);
 }
 
-// Copy to shared memory while the program continues: copies are complete when wait<n>() returns, but for those of the last n groups.
+// Copy to shared memory while the program continues: when wait<n>() returns, all copies but the last n groups are complete.
 __device__ __forceinline__ void fetch(Vec* to, const Real* from)
 {
 #if __CUDA_ARCH__ >= 800

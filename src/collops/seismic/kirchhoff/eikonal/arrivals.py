@@ -52,8 +52,8 @@ def first_arrivals(
     epsilon, delta, tilt, azimuth : float or array
         Anisotropy, as for :class:`Thomsen`, whose notes have the method: numbers, or arrays of the shape of the grid.
     coarsen : int
-        Sweep a grid of every `coarsen`-th point along each axis, and interpolate. The error is that of the model
-        between these points: see :func:`arrivals_error`. The time is that of the smaller sweep and the interpolation.
+        Sweep a grid of every `coarsen`-th point along each axis, and interpolate. The sweep does not see the model
+        between these points: :func:`arrivals_error` estimates the error.
     indices : tuple of arrays, optional
         Points at which to return the times, in the form that :func:`numpy.ix_` returns; by default all. Negative
         numbers count from the end.

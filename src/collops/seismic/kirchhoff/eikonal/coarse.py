@@ -53,9 +53,9 @@ class CoarseGrid:
         straight = source.straight_times(self._offsets(source, [self.factor * np.arange(n) for n in counts], times))
         remainders = times - straight.reshape(times.shape)
         extended = Nodes(tuple(self.factor * (count - 1) + 1 for count in counts), self.factor)
-        found = extended.refine(remainders.ravel(), numbers).reshape(tuple(map(len, numbers)))
-        found = found + source.straight_times(self._offsets(source, numbers, times)).reshape(found.shape)
-        return np.maximum(found, 0).astype(times.dtype)  # interpolation may precede the source by a little
+        refined = extended.refine(remainders.ravel(), numbers).reshape(tuple(map(len, numbers)))
+        refined = refined + source.straight_times(self._offsets(source, numbers, times)).reshape(refined.shape)
+        return np.maximum(refined, 0).astype(times.dtype)  # interpolation may precede the source by a little
 
     def _offsets(self, source: Source, numbers: Sequence[np.ndarray], like: LocalArray) -> list[Any]:
         """Return coordinates relative to the source along three axes, of points with these numbers along each axis.
@@ -81,7 +81,7 @@ class CoarseGrid:
                 along_axis = np.eye(3)[3 - slowness.ndim + axis]
                 lines = lines * group_slowness(anisotropy.reshape(*slowness.shape, -1)[np.ix_(*every)], along_axis)
             lines = np.moveaxis(lines, axis, -1)
-            whole = cumulative_trapezoid(lines, dx=step, initial=0)[..., numbers]
+            exact = cumulative_trapezoid(lines, dx=step, initial=0)[..., numbers]
             sampled = cumulative_trapezoid(lines[..., numbers], x=step * numbers, initial=0)
-            errors.append(float(np.sqrt(np.mean((whole - sampled) ** 2))))
+            errors.append(float(np.sqrt(np.mean((exact - sampled) ** 2))))
         return max(errors)
