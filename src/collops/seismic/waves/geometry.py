@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,11 +22,13 @@ class Geometry:
     Parameters
     ----------
     sources : array
-        Coordinates in metres, shape (shots, axes of the grid): one source for each shot.
+        Coordinates in metres, shape (shots, axes of the grid) for one source in each shot, or (shots, sources, axes)
+        for several that are fired together, such as source arrays and blended acquisition.
     receivers : array
         Shape (receivers, axes) for a fixed spread, or (shots, receivers, axes).
     wavelet : array
-        Source signature at the time steps, shape (samples,) or (shots, samples).
+        Source signature at the time steps, shape (samples,), (shots, samples) or (shots, sources, samples). A shot with
+        fewer sources than others repeats one of them with a wavelet of zeros.
     interval : float
         Time step and sampling interval of the data, in seconds. The first sample is at time 0.
 
@@ -62,15 +64,19 @@ class Geometry:
         names = "sources", "receivers", "wavelet", "interval"
         arrays = {name: finite_array(name, getattr(self, name)) for name in names}
         sources, receivers, wavelet, interval = arrays.values()
-        if sources.ndim != 2 or not sources.size:
-            raise InputError(f"sources must have the shape (shots, axes), not {sources.shape}")
-        shots, axes = sources.shape
+        if sources.ndim not in (2, 3) or not sources.size:
+            raise InputError(
+                f"sources must have the shape (shots, axes) or (shots, sources, axes), not {sources.shape}"
+            )
+        shots, axes = len(sources), sources.shape[-1]
         if receivers.ndim not in (2, 3) or receivers.shape[-1] != axes or not receivers.size:
             raise InputError(f"receivers must have the shape (receivers, {axes}) or ({shots}, receivers, {axes})")
         if receivers.ndim == 3 and len(receivers) != shots:
             raise InputError(f"receivers of {len(receivers)} shots do not fit {shots} sources")
-        if wavelet.ndim not in (1, 2) or wavelet.shape[-1] < 2 or (wavelet.ndim == 2 and len(wavelet) != shots):
-            raise InputError(f"the wavelet must have the shape (samples,) or ({shots}, samples), not {wavelet.shape}")
+        shapes = [sources.shape[:n] for n in range(sources.ndim)]  # (), (shots,), (shots, sources)
+        if not wavelet.ndim or wavelet.shape[:-1] not in shapes or wavelet.shape[-1] < 2:
+            words = ["(samples,)", f"({shots}, samples)", f"({shots}, {sources.shape[1]}, samples)"][: sources.ndim]
+            raise InputError(f"the wavelet must have the shape {' or '.join(words)}, not {wavelet.shape}")
         if interval.ndim or interval <= 0:
             raise InputError(f"the interval must be a positive number of seconds, not {self.interval!r}")
         for name, values in (arrays | {"interval": float(interval)}).items():
@@ -87,16 +93,28 @@ class Geometry:
         receivers = np.asarray(self.receivers)
         return receivers if receivers.ndim == 2 else receivers[shot]
 
-    def wavelet_of(self, shot: int) -> np.ndarray:
-        """Return the wavelet of a shot."""
+    def sources_of(self, shot: int) -> np.ndarray:
+        """Return the coordinates of the sources of a shot, shape (sources, axes)."""
+        return np.atleast_2d(np.asarray(self.sources)[shot])
+
+    def wavelets_of(self, shot: int) -> np.ndarray:
+        """Return the wavelets of the sources of a shot, shape (sources, samples)."""
         wavelet = np.asarray(self.wavelet)
-        return wavelet if wavelet.ndim == 1 else wavelet[shot]
+        own = wavelet if wavelet.ndim == 1 else wavelet[shot]
+        return np.broadcast_to(own, (len(self.sources_of(shot)), own.shape[-1]))
+
+    def window(self, shot: int, origin: np.ndarray) -> Geometry:
+        """Return the geometry of one shot, in coordinates from another origin."""
+        sources, receivers = self.sources_of(shot) - origin, self.receivers_of(shot) - origin
+        return replace(
+            self, sources=sources[np.newaxis], receivers=receivers, wavelet=self.wavelets_of(shot)[np.newaxis]
+        )
 
     def check_inside(self, grid: Grid) -> None:
         """Raise InputError if a position lies outside the model, or has other coordinates than the grid."""
         ends = (np.array(grid.shape) - 1) * grid.spacing
         for name in ("sources", "receivers"):
-            positions = np.asarray(getattr(self, name)).reshape(-1, np.shape(self.sources)[1])
+            positions = np.asarray(getattr(self, name)).reshape(-1, np.shape(self.sources)[-1])
             if positions.shape[1] != len(ends):
                 raise InputError(f"{name} have {positions.shape[1]} coordinates, but the grid has {len(ends)} axes")
             outside = ((positions < -1e-6) | (positions > ends + 1e-6)).any(axis=1)

@@ -18,9 +18,9 @@ class Shot:
     Attributes
     ----------
     source_points : numpy.ndarray
-        The points that the source is spread over.
+        The points that the sources are spread over.
     source : numpy.ndarray
-        The source at these points per volume of a cell, shape (samples, points).
+        The sum of the sources at these points per volume of a cell, shape (samples, points).
     receivers : csr_array
         From an array with halo to the receivers of this tile.
     receiver_points : numpy.ndarray
@@ -38,8 +38,9 @@ class Shot:
     @classmethod
     def create(cls, geometry: Geometry, number: int, tile: Tile, dtype: np.dtype) -> Shot:
         """Return a shot of a geometry."""
-        source, positions = np.asarray(geometry.sources)[number : number + 1], geometry.receivers_of(number)
-        points, weights = injection(source, tile, np.dtype(np.float64))
-        signal = np.outer(geometry.wavelet_of(number), weights.toarray()) / np.prod(tile.grid.spacing)
+        positions = geometry.receivers_of(number)
+        points, weights = injection(geometry.sources_of(number), tile, np.dtype(np.float64))
+        # A sparse product adds the sources of a point in their order, on any tiles.
+        signal = (weights @ geometry.wavelets_of(number)).T / np.prod(tile.grid.spacing)
         receivers = interpolation(positions, tile, dtype)
-        return cls(points, signal.astype(dtype), receivers, *injection(positions, tile, dtype))
+        return cls(points, signal.astype(dtype, order="C"), receivers, *injection(positions, tile, dtype))
