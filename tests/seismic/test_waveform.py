@@ -18,12 +18,13 @@ from collops.seismic.segy import SegyFile
 from collops.seismic.survey import Geometry as SurveyGeometry
 from collops.seismic.survey import Grid, Survey
 from collops.seismic.waveform import fwi, lsrtm, rtm
+from collops.seismic.waveform.encoding import Stage, encoded, stages
 from collops.seismic.waveform.imaging import born, illumination, reflections
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.problem import _set_up, prepare
 from collops.seismic.waveform.recording import line_source
-from collops.seismic.waves import Propagator
+from collops.seismic.waves import Propagator, SourceEncoding
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
 
@@ -149,6 +150,48 @@ def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
             job_numbers(fwi.run, replace(safe, **other), comm)
 
 
+def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
+    assert stages([4.0, None], 5, 3)[1:3] == [Stage(4.0, 1, 2, 2), Stage(None, 2, 1, 3)]
+    options, signs = fwi.Options(**SMALL, bands="all", iterations=4, encode=2, redraw=2), []
+    waves, bounds, random = prepare(job_of(options, comm)), (1300.0, 5000.0), SourceEncoding.random
+
+    def inverted(chosen):
+        velocity, solution, norms = fwi.invert(job_of(chosen, comm), waves, bounds)
+        return velocity, np.concatenate(norms), solution.resumed_from
+
+    def drawn(*arguments, **seed):
+        signs.append(random(*arguments, **seed))
+        return signs[-1]
+
+    # Each shot by itself, times a sign, is the inversion without encoding.
+    single, every = (inverted(replace(options, encode=n, redraw=None, iterations=1))[0] for n in (None, 3))
+    np.testing.assert_allclose(every, single, rtol=1e-9)
+    with monkeypatch.context() as patch:
+        patch.setattr(SourceEncoding, "random", drawn)
+        *whole, _ = inverted(options)
+    assert len(signs) == 2 and (signs[0].weights != signs[1].weights).any() and len(whole[1]) == 5
+    safe = replace(options, checkpoint=str(folder / "saved"), every="1", resume=True)
+    jacobian = Objective.jacobian
+
+    def killed(self, x):
+        if any(folder.glob("saved/band-1-draw-2/iteration-*")):
+            raise RuntimeError("killed")
+        return jacobian(self, x)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(Objective, "jacobian", killed)
+        inverted(safe)
+    assert safe.resumes()
+    *again, resumed = inverted(safe)
+    assert resumed == 3
+    for found, expected in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    weights = waves.recording._weights * collops.random(waves.recording.traces, seed=1, comm=comm)
+    muted = replace(waves, recording=waves.recording._with(_weights=weights))
+    with pytest.raises(InputError, match="weighted alike"):
+        encoded(job_of(options, comm), muted, 2, (0,))
+
+
 def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
     job = job_of(rtm.Options(**SMALL), comm)
     waves = prepare(job)
@@ -249,6 +292,9 @@ def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
         (fwi, {"bands": "low"}, "--bands must be increasing"),
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
+        (fwi, {"redraw": 3}, "--redraw is for encoded shots"),
+        (fwi, {"encode": 3, "misfit": "envelope"}, "--encode needs --misfit waveform"),
+        (fwi, {"encode": 13}, "--encode must be at most 12, the number of shots, not 13"),
         (fwi, {"order": 3}, "--order must be 2, 4"),
         (rtm, {"wavefield_bits": 12}, "--wavefield-bits must be 8 or 16"),
         (fwi, {"profile": True}, "--profile divides"),

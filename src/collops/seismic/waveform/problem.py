@@ -216,17 +216,8 @@ def _set_up(
             depth = f"{options.water_depth:g} m"
             raise InputError(f"--water-depth must be less than the depth of the grid, {grid.z[-1]:g} m, not {depth}")
         _check_dispersion(problem)
-        memory = int(options.memory * 2**20)
-        _check_traces(job, positions.shape, min(memory, 4 * grid.points * steps))
-    propagator = Propagator(
-        wave_grid,
-        positions,
-        dtype=options.dtype,
-        aperture=options.aperture,
-        memory=memory,
-        wavefield_bits=options.wavefield_bits,
-        comm=job.comm,
-    )
+        _check_traces(job, positions.shape, min(_wavefield_bytes(options), 4 * grid.points * steps))
+    propagator = make_propagator(job, wave_grid, positions)
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )
@@ -237,6 +228,24 @@ def _set_up(
     receivers_of = [survey.trace_shape(shot)[0] for shot in survey.shots]
     observed = _observed(job, recording, traces)
     return WaveProblem(problem, propagator, recording, observed, receivers_of, None, water, own)
+
+
+def make_propagator(job: Job[Any], grid: waves.Grid, geometry: waves.Geometry) -> Propagator:
+    """Return a propagator with the options of the job. Collective."""
+    options: WaveOptions = job.options
+    return Propagator(
+        grid,
+        geometry,
+        dtype=options.dtype,
+        aperture=options.aperture,
+        memory=_wavefield_bytes(options),
+        wavefield_bits=options.wavefield_bits,
+        comm=job.comm,
+    )
+
+
+def _wavefield_bytes(options: WaveOptions) -> int:
+    return int(options.memory * 2**20)
 
 
 def _check_traces(job: Job[Any], shape: tuple[int, int, int], wavefields: int) -> None:
