@@ -71,7 +71,7 @@ def test_points_that_layers_reach_and_others(comm, on_device):
     """A grid large enough for blocks of every group, across each axis and in the interior; the shot has two sources."""
     grid = Grid((14, 20, 104), (10.0, 11.0, 9.0), order=4, layers=Layers(3))
     sources = [[[70.0, 100.0, 450.0], [15.0, 183.0, 880.5]]]
-    geometry = Geometry(sources, [[60.0, 90.0, 480.0], [3.0, 3.0, 900.0]], np.ones(8), 0.001)
+    geometry = Geometry(sources, [[60.0, 90.0, 480.0], [3.0, 3.0, 900.0]], np.ones(8), 0.001, ("p", "vy"), "fx")
     expected = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm))
     on_device()
     F = Propagator(grid, geometry, dtype="float64", comm=comm)

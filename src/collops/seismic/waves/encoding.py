@@ -127,7 +127,16 @@ class SourceEncoding:
             sources.append(np.concatenate([geometry.sources_of(shot) for shot in shots]))
             pairs = zip(factors, shots, strict=True)
             wavelets.append(np.concatenate([factor * geometry.wavelets_of(shot) for factor, shot in pairs]))
-        return replace(geometry, sources=np.stack(sources), receivers=receivers, wavelet=np.stack(wavelets))
+        components = geometry.source_components
+        if not isinstance(components, str):
+            components = (*components,) * most
+        return replace(
+            geometry,
+            sources=np.stack(sources),
+            receivers=receivers,
+            wavelet=np.stack(wavelets),
+            source_components=components,
+        )
 
     def data(self, data: DistributedArray) -> DistributedArray:
         """Return the data of the encoded shots, split among the ranks as the data are. Collective.

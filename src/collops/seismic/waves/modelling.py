@@ -26,6 +26,7 @@ from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
 from collops.seismic.waves.media import kind_of_medium
 from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.particle_velocity import integrated, integrated_transposed
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
@@ -156,7 +157,8 @@ class Modelling:
 
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile."""
-        return self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+        density = self.parameters.get("density")
+        return self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype, density))
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
@@ -167,8 +169,13 @@ class Modelling:
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
     def joined(self, traces: LocalArray) -> LocalArray:
-        """Return the traces of all tiles. Collective."""
-        return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+        """Return the traces of all tiles, integrated over time for particle velocities. Collective."""
+        traces = self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+        return integrated(traces, self.geometry.receiver_axes >= 0)
+
+    def residuals(self, traces: LocalArray) -> LocalArray:
+        """Return what receivers send back into the adjoint field: the transpose of the time integral. Sends nothing."""
+        return integrated_transposed(traces, self.geometry.receiver_axes >= 0)
 
     def fill(self, field: LocalArray) -> LocalArray:
         """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
