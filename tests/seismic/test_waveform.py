@@ -20,10 +20,11 @@ from collops.seismic.survey import Grid, Survey
 from collops.seismic.waveform import fwi, lsrtm, rtm
 from collops.seismic.waveform.encoding import Stage, encoded, stages
 from collops.seismic.waveform.imaging import born, illumination, reflections
-from collops.seismic.waveform.inversion import Changes, Objective
+from collops.seismic.waveform.inversion import Changes, Objective, Smoothing
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.problem import _set_up, prepare
 from collops.seismic.waveform.recording import line_source
+from collops.seismic.waveform.results import Picture, draw
 from collops.seismic.waves import Propagator, SourceEncoding
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
@@ -262,6 +263,61 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
     assert reflections(job_of(elsewhere, comm), foreign) is foreign.observed
     with pytest.raises(InputError, match="do not correlate"):
         fwi.calibrate(job_of(elsewhere, comm), replace(foreign, observed=-1.0 * foreign.observed))
+
+
+def area(comm, folder):
+    """Write a survey on an area over a diffractor, and its smooth velocity; return their options and the diffractor."""
+    grid, place = Grid(12, 9, 20.0, 20.0, ny=10, dy=20.0), (3, 7, 5)
+    y, x = (part.ravel() for part in np.meshgrid([0.0, 60.0, 120.0, 180.0], np.linspace(0.0, 220.0, 5), indexing="ij"))
+    sources = np.array([[50.0, 50.0, 130.0, 130.0], [50.0, 170.0, 50.0, 170.0], [10.0] * 4])
+    geometry = SurveyGeometry(sources, [np.stack([y, x, np.full(20, 5.0)])] * 4, 38, 0.004)
+    survey, velocity = Survey(geometry, comm), np.full(grid.shape, 2000.0)
+    truth = velocity.copy()
+    truth[place] = 2200.0
+    none = [np.zeros(survey.trace_shape(shot)) for shot in survey.shots]
+    shared: dict[str, Any] = {name: SMALL[name] for name in ("dtype", "engine")} | {"layers": 3, "order": 4}
+    job = job_of(rtm.Options(**shared), comm)
+    problem = Problem(survey, grid, velocity, None, "eikonal", 22.0)
+    waves = _set_up(job, problem, 2200.0, none, [part + 1 for part in none], True)
+    survey.traces = [shot.astype(np.float32) for shot in waves.by_shot(job, waves.modelled(job, truth))]
+    survey.save(folder / "area.sgy", grid, frequency=22.0)
+    if comm.rank == 0:
+        np.save(folder / "velocity.npy", velocity)
+    comm.barrier()
+    files = {"survey": str(folder / "area.sgy"), "velocity": str(folder / "velocity.npy"), "outliers": 0.0}
+    return shared | files, place
+
+
+def test_waves_of_surveys_on_an_area_are_in_three_dimensions(comm, folder):
+    shared, place = area(comm, folder)
+    numbers = job_numbers(
+        rtm.run, rtm.Options(**shared, water_depth=35.0, compensate=False, out=str(folder / "rtm")), comm
+    )
+    assert (numbers["ny"], numbers["dy"], numbers["shots"]) == (10, 20.0, 4)
+    group = group_of(folder, "rtm")
+    image = group["image"][...]
+    assert group["image"].metadata.dimension_names == ("y", "x", "z")
+    *found, depth = np.unravel_index(np.argmax(np.abs(image)), image.shape)
+    assert tuple(found) == place[:2] and abs(depth - place[2]) < 2 and image[place] > 0
+    file = SegyFile.inspect(folder / "rtm" / "image.sgy")
+    np.testing.assert_allclose(file.read(np.arange(120)).reshape(image.shape), image, rtol=1e-6)
+    text = (folder / "rtm" / "result.html").read_text()
+    assert "section shown" in text and "y = 100 m" in text
+    # The derivative of the inversion, which smooths along all axes.
+    job = job_of(fwi.Options(**shared), comm)
+    waves = prepare(job, None, 1.25)
+    velocity = waves.problem.velocity
+    changes = Changes(job, waves, velocity, np.where(waves.water, 0.0, 0.5), (1400.0, 5000.0), 30.0)
+    objective = Objective(waves.propagator, waves.recording, waves.observed, MISFITS["waveform"], changes)
+    assert objective.jacobian(changes.start).dottest(rtol=1e-9)
+    smoothing = Smoothing(waves.propagator, 30.0, job.engine)
+    np.testing.assert_allclose(smoothing.forward(changes.start + 1.0).gather(), 1.0)
+    if comm.rank == 0:
+        assert draw(folder, waves, {"model": Picture(velocity, "velocity", "m/s")}).exists()
+    line = job_of(rtm.Options(**shared, dims=2, nx=12, nz=9), comm)
+    assert prepare(replace(line, options=replace(line.options, velocity="2000"))).grid.ny is None
+    with pytest.raises(InputError, match="for surveys along a line"):
+        prepare(job_of(rtm.Options(**shared, source="line"), comm))
 
 
 def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):

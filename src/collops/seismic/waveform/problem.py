@@ -31,7 +31,7 @@ _HIGHEST = 2.5  # times the peak frequency: there the spectrum of a Ricker wavel
 
 @dataclass(frozen=True)
 class WaveProblem:
-    """A survey with its traces and its propagator. Velocities have the shape of the grid, (nx, nz).
+    """A survey with its traces and its propagator. Velocities have the shape of the grid: (nx, nz), or (ny, nx, nz).
 
     Attributes
     ----------
@@ -118,7 +118,11 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
     own = bool(problem.survey.defaults)
     traces = [shot.traces * shot.trust[:, np.newaxis] for shot in problem.conditioned or ()]
     weights = [shot.weights for shot in problem.conditioned or ()]
-    if not own and options.source == "point":
+    flat = problem.survey.geometry.dims == 2
+    with raised_together():
+        if options.source == "line" and not flat:
+            raise InputError("--source line is for surveys along a line: omit it, or pass --dims 2")
+    if flat and not own and options.source == "point":
         problem.survey.notes.append("traces of point sources are converted to line sources (--source line to omit)")
         times, speed = problem.survey.geometry.times, float(problem.velocity[:, 0].mean())
         pairs = zip(problem.survey.traces, problem.conditioned or (), strict=True)
@@ -206,7 +210,8 @@ def _set_up(
         first = before + centre * step + shift
         steps = first + (geometry.samples - 1) * step + 1
         wavelet = wavelet_at_steps(taps, step, before, steps)
-        origin, most = np.array([grid.x0, 0.0]), max(part.shape[1] for part in geometry.receivers)
+        origin = np.array([positions[0] for positions in grid.axes.values()])
+        most = max(part.shape[1] for part in geometry.receivers)
         # The last receiver is repeated, with weight 0, where a shot has fewer than another one.
         receivers = np.stack([np.pad(r, ((0, 0), (0, most - r.shape[1])), "edge").T for r in geometry.receivers])
         positions = waves.Geometry(geometry.sources.T - origin, receivers - origin, wavelet, geometry.interval / step)
