@@ -17,7 +17,7 @@ from collops.seismic.waves.geometry import Geometry
 
 @dataclass(frozen=True, eq=False)
 class SourceEncoding:
-    r"""Linear combinations of shots: an encoded shot fires the sources of several shots together [1]_.
+    r"""Linear combinations of shots: an encoded shot fires the sources of several shots together.
 
     Modelling and migration of K encoded shots cost as much as of K shots, however many shots they combine.
 
@@ -33,7 +33,7 @@ class SourceEncoding:
 
     Notes
     -----
-    Waves are linear in their sources. With weights :math:`a_{ki}` an encoded shot has the traces
+    Waves are linear in their sources [1]_. With weights :math:`a_{ki}` an encoded shot has the traces
     :math:`\sum_i a_{ki} F_i`, and the encoded data are :math:`\sum_i a_{ki} d_i`. If each shot is in one encoded shot,
     with an independent random sign, then :math:`E[a_{ki} a_{kj}] = 0` for :math:`i \ne j`, so that half the squared
     residual of the encoded shots, and its gradient, have the expectations of all single shots:
