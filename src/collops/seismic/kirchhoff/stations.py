@@ -19,7 +19,7 @@ from collops.extend.arrays import extent
 from collops.extend.communication import collective_errors
 from collops.extend.engines import engine_of
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
-from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.kirchhoff.geometry import ImageGrid, in_memory_of
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.traveltimes import Seconds
 from collops.seismic.kirchhoff.weights import Weighting, Weights
@@ -184,13 +184,13 @@ class _Computation:
         indices = nodes.with_middles() if self._measures else nodes.along
         starts = [part.start for part in self._target]
         lattice = np.ix_(*(first + part for first, part in zip(starts, indices, strict=True)))
-        at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
         support = self._support()
         all_points = np.ix_(*(np.arange(part.start, part.stop) for part in support))
         # The target, relative to the support.
         inside = tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(self._target, support, strict=True))
         around = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, support, strict=True)), grid.spacing)
         computed = self._seconds(stations, all_points if everywhere else lattice)
+        at_nodes, cells = (), None
         of_rays = repeat(None) if self._of_rays is None else self._of_rays(stations, all_points)
         for station, row, seconds, isotropic in zip(stations, rows, computed, of_rays, strict=False):
             engine, position = engine_of(seconds), self._positions[station]
@@ -205,13 +205,17 @@ class _Computation:
                 times[row] = engine.to_host(scale.fixed(samples.reshape(-1)))
                 continue
             samples = samples[tuple(map(engine.from_host, np.ix_(*indices)))] if everywhere else samples
-            apart = map(engine.from_host, grid.offsets(position, lattice))
+            apart = in_memory_of(engine, grid.offsets(position, lattice))
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
-            of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)
-            times[row] = engine.to_host(of_nodes)
             if not self._measures:
+                times[row] = engine.to_host(remainder.astype(times.dtype)).ravel()
                 continue
-            error = nodes.refine(of_nodes, indices) - remainder.ravel()
+            if cells is None:
+                at_nodes = tuple(map(engine.from_host, np.ix_(*map(np.searchsorted, indices, nodes.along))))
+                cells = nodes.cells_at(engine, indices)
+            of_nodes = remainder[at_nodes].ravel().astype(times.dtype)
+            times[row] = engine.to_host(of_nodes)
+            error = nodes.refine(of_nodes, cells) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
 
