@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from collops.seismic.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["distinct_rows", "tables_of_stations"]
 
+_COPIES = 8  # tables of stations that wait to be copied
 _ROUND = 1 << 26  # approximate size in bytes of the full tables that a rank computes before it cuts and sends them
 
 
@@ -179,6 +182,27 @@ class _Computation:
 
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""
+        copies: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(1) as thread:
+
+            def keep(row: np.ndarray, values: np.ndarray) -> None:
+                # Meanwhile, as memory that was not used before takes longer to fill than a device needs for a station.
+                copies.append(thread.submit(np.copyto, row, values))
+                if len(copies) > _COPIES:
+                    copies.popleft().result()
+
+            self._fill(stations, rows, times, fields, keep)
+            while copies:
+                copies.popleft().result()
+
+    def _fill(
+        self,
+        stations: Sequence[int],
+        rows: Sequence[int],
+        times: np.ndarray,
+        fields: np.ndarray,
+        keep: Callable[[np.ndarray, np.ndarray], None],
+    ) -> None:
         grid, scale, nodes, weighting = self._grid, self._scale, self.nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
         indices = nodes.with_middles() if self._measures else nodes.along
@@ -202,19 +226,19 @@ class _Computation:
             at_target = seconds[inside] if everywhere else seconds
             samples = (at_target.astype(np.float64) - self._start / 2) / scale.interval
             if nodes.factor == 1:
-                times[row] = engine.to_host(scale.fixed(samples.reshape(-1)))
+                keep(times[row], engine.to_host(scale.fixed(samples.reshape(-1))))
                 continue
             samples = samples[tuple(map(engine.from_host, np.ix_(*indices)))] if everywhere else samples
             apart = in_memory_of(engine, grid.offsets(position, lattice))
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
             if not self._measures:
-                times[row] = engine.to_host(remainder.astype(times.dtype)).ravel()
+                keep(times[row], engine.to_host(remainder.astype(times.dtype)).ravel())
                 continue
             if cells is None:
                 at_nodes = tuple(map(engine.from_host, np.ix_(*map(np.searchsorted, indices, nodes.along))))
                 cells = nodes.cells_at(engine, indices)
             of_nodes = remainder[at_nodes].ravel().astype(times.dtype)
-            times[row] = engine.to_host(of_nodes)
+            keep(times[row], engine.to_host(of_nodes))
             error = nodes.refine(of_nodes, cells) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
