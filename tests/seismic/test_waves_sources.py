@@ -11,6 +11,7 @@ import pytest
 import collops
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.communication import alone
+from collops.profile import count_messages
 from collops.seismic.waves import Geometry, Propagator, SourceEncoding, WaveformMisfit
 from tests.seismic.test_waves import POSITIONS, arrays_of, assert_exact_adjoint, products, small
 
@@ -115,6 +116,9 @@ def test_encoded_data_are_the_same_bits_on_any_ranks(comm):
     local = collops.from_global(model.gather(), layout=S.domain, comm=S.comm)
     expected, traces = encoding.data(S(local)).gather(), F(model)
     by_shots = traces.redistribute(collops.Layout.split(traces.shape, comm.size))
+    with count_messages() as messages:
+        encoding.data(by_shots)
+    assert messages["alltoallv"] == messages.total == (2 if comm.size > 1 else 0)
     for found in (encoding.data(traces), encoding.data(by_shots)):
         np.testing.assert_array_equal(found.gather(), expected)
     assert encoding.data(by_shots).layout is E.range
