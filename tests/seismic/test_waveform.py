@@ -267,7 +267,7 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
 
 def area(comm, folder):
     """Write a survey on an area over a diffractor, and its smooth velocity; return their options and the diffractor."""
-    grid, place = Grid(12, 9, 20.0, 20.0, ny=10, dy=20.0), (3, 7, 5)
+    grid, place = Grid(13, 9, 20.0, 20.0, x0=-20.0, ny=12, dy=20.0, y0=-40.0), (5, 8, 5)
     y, x = (part.ravel() for part in np.meshgrid([0.0, 60.0, 120.0, 180.0], np.linspace(0.0, 220.0, 5), indexing="ij"))
     sources = np.array([[50.0, 50.0, 130.0, 130.0], [50.0, 170.0, 50.0, 170.0], [10.0] * 4])
     geometry = SurveyGeometry(sources, [np.stack([y, x, np.full(20, 5.0)])] * 4, 38, 0.004)
@@ -293,20 +293,21 @@ def test_waves_of_surveys_on_an_area_are_in_three_dimensions(comm, folder):
     numbers = job_numbers(
         rtm.run, rtm.Options(**shared, water_depth=35.0, compensate=False, out=str(folder / "rtm")), comm
     )
-    assert (numbers["ny"], numbers["dy"], numbers["shots"]) == (10, 20.0, 4)
+    assert (numbers["ny"], numbers["dy"], numbers["shots"]) == (12, 20.0, 4)
     group = group_of(folder, "rtm")
     image = group["image"][...]
     assert group["image"].metadata.dimension_names == ("y", "x", "z")
     *found, depth = np.unravel_index(np.argmax(np.abs(image)), image.shape)
     assert tuple(found) == place[:2] and abs(depth - place[2]) < 2 and image[place] > 0
     file = SegyFile.inspect(folder / "rtm" / "image.sgy")
-    np.testing.assert_allclose(file.read(np.arange(120)).reshape(image.shape), image, rtol=1e-6)
+    np.testing.assert_allclose(file.read(np.arange(156)).reshape(image.shape), image, rtol=1e-6)
     text = (folder / "rtm" / "result.html").read_text()
-    assert "section shown" in text and "y = 100 m" in text
+    assert "section shown" in text and "y = 80 m" in text
     # The derivative of the inversion, which smooths along all axes.
     job = job_of(fwi.Options(**shared), comm)
     waves = prepare(job, None, 1.25)
     velocity = waves.problem.velocity
+    np.testing.assert_allclose(np.asarray(waves.propagator.geometry.sources)[0], [90.0, 70.0, 10.0])  # in the grid
     changes = Changes(job, waves, velocity, np.where(waves.water, 0.0, 0.5), (1400.0, 5000.0), 30.0)
     objective = Objective(waves.propagator, waves.recording, waves.observed, MISFITS["waveform"], changes)
     assert objective.jacobian(changes.start).dottest(rtol=1e-9)
@@ -314,7 +315,7 @@ def test_waves_of_surveys_on_an_area_are_in_three_dimensions(comm, folder):
     np.testing.assert_allclose(smoothing.forward(changes.start + 1.0).gather(), 1.0)
     if comm.rank == 0:
         assert draw(folder, waves, {"model": Picture(velocity, "velocity", "m/s")}).exists()
-    line = job_of(rtm.Options(**shared, dims=2, nx=12, nz=9), comm)
+    line = job_of(rtm.Options(**shared, dims=2, nx=13, nz=9), comm)
     assert prepare(replace(line, options=replace(line.options, velocity="2000"))).grid.ny is None
     with pytest.raises(InputError, match="for surveys along a line"):
         prepare(job_of(rtm.Options(**shared, source="line"), comm))
