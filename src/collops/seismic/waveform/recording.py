@@ -64,8 +64,8 @@ class Recording(LinearOperator):
         with collective_errors(self.comm):
             if not bool(alike.all()):
                 raise InputError(
-                    "shots can be encoded only if the traces of all are weighted alike: omit --mute, and exclude "
-                    "receivers whose traces are not used in all shots"
+                    "shots can be encoded only if the traces of all are weighted alike: omit --mute, pass --outliers "
+                    "0, and exclude receivers whose traces are not used in all shots"
                 )
         steps = self._steps
         return Recording(propagator, steps.start, steps.step, SourceEncoding(first[:count]).data(self._weights))
