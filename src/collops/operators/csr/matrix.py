@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.creation import check_memory
+from collops.array.fused import LocalPairs
 from collops.array.layout_arguments import as_shape
 from collops.backend import Engine, LocalArray, SparseArray, engine, kernel_table
 from collops.comm.agreement import collective_errors
@@ -266,15 +267,23 @@ class CSRMatrix(OnTransport, LinearOperator):
     # Products
 
     def _direction(self, adjoint: bool) -> Direction:
-        batched = self._adjoint_columns if adjoint else self._forward_columns
-        return super()._direction(adjoint)._replace(batched=batched)
+        direction = super()._direction(adjoint)
+        if adjoint:
+            return direction._replace(batched=self._adjoint_columns)
+        return direction._replace(batched=self._forward_columns, add=self._add_forward)
 
-    def _forward(self, x: Array, out: Array | None) -> Array:
+    def _add_forward(self, x: Array, total: Array, squares: LocalPairs | None = None) -> Array:
+        total = self._forward(x, total, add=True)
+        if squares is not None:
+            squares.append((total.local_array, total.local_array))
+        return total
+
+    def _forward(self, x: Array, out: Array | None, add: bool = False) -> Array:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
         local, remote = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(operand, self._ghost_values(x.engine, out.dtype))
-        result = local.multiply(operand, out.local_array, add=False)
+        result = local.multiply(operand, out.local_array, add=add)
         ghosts = arriving.finish()
         if len(self.ghosts):
             result = remote.multiply(ghosts, result, add=True)
