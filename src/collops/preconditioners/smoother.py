@@ -119,7 +119,7 @@ def _coefficients(degree: int, low: float, high: float) -> tuple[float, list[tup
 class _Launches:
     """Steps and residuals by one kernel each, on a device; two on a rank whose rows need values of other ranks.
 
-    `weights` are `length` times the inverse diagonal.
+    `weights` are the inverse diagonal, multiplied by `length`, which is `beta` of the first step.
     """
 
     def __init__(self, A: CSRMatrix, weights: LocalArray, length: float) -> None:

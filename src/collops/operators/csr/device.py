@@ -23,8 +23,8 @@ from collops.operators.csr.compressed import CompressedRows
 
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS, _PER_THREAD, _MAX_LANES = 128, 4, 32  # as in spmv.cu
-_LONG = 28  # entries of a row for each of its threads
-_FEW_THREADS = 1 << 19
+_MAX_ENTRIES = 28  # mean entries of a row for each of the threads that share it
+_FEW_THREADS = 1 << 19  # with fewer, more threads share a row
 
 Factors = tuple[float, float, float, float]
 _SET, _ADDED = (0.0, 0.0, -1.0, 0.0), (0.0, 1.0, -1.0, 0.0)
@@ -131,7 +131,7 @@ def _lanes_for(rows: int, entries: int) -> int:
     lanes = 1
     while lanes < _MAX_LANES:
         few = lanes * rows < _FEW_THREADS and 2 * lanes * _PER_THREAD * rows <= entries
-        if not few and entries <= _LONG * lanes * rows:
+        if not few and entries <= _MAX_ENTRIES * lanes * rows:
             break
         lanes *= 2
     return lanes

@@ -75,20 +75,20 @@ typedef Complex<float> Entry;
 #if ELEMENT < 2
 __device__ inline Element zero() { return 0; }
 __device__ inline Element plus(Element a, Element b) { return a + b; }
-__device__ inline Element times(Real a, Element b) { return a * b; }
-__device__ inline Element product(Element a, Element b) { return a * b; }
-__device__ inline Element entry_times(Entry a, Element x, Real) { return a * x; }
+__device__ inline Element scaled(Real a, Element b) { return a * b; }
+__device__ inline Element times(Element a, Element b) { return a * b; }
+__device__ inline Element times_entry(Entry a, Element x, Real) { return a * x; }
 __device__ inline Element below(Element a, int distance) { return from_lane_below(a, distance); }
 #else
 __device__ inline Element zero() { return {0, 0}; }
 __device__ inline Element plus(Element a, Element b) { return {a.re + b.re, a.im + b.im}; }
-__device__ inline Element times(Real a, Element b) { return {a * b.re, a * b.im}; }
-__device__ inline Element product(Element a, Element b)
+__device__ inline Element scaled(Real a, Element b) { return {a * b.re, a * b.im}; }
+__device__ inline Element times(Element a, Element b)
 {
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 // `sign` is -1 for the conjugate of the matrix.
-__device__ inline Element entry_times(Entry a, Element x, Real sign)
+__device__ inline Element times_entry(Entry a, Element x, Real sign)
 {
     const Real im = sign * a.im;
     return {a.re * x.re - im * x.im, a.re * x.im + im * x.re};
@@ -134,8 +134,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const Element* __r
         for (int j = 0; j < PER_THREAD; ++j)
             if (chunk + j * THREADS + thread < end) factors[j] = x[places[j]];
 #pragma unroll
-        for (int j = 0; j < PER_THREAD; ++j)
-            products[j * THREADS + thread] = entry_times(entries[j], factors[j], static_cast<Real>(sign));
+        for (int j = 0; j < PER_THREAD; ++j) // products beyond the end are not read
+            products[j * THREADS + thread] = times_entry(entries[j], factors[j], static_cast<Real>(sign));
         __syncthreads();
         for (; next < row_end && next - chunk < CHUNK; next += LANES) sum = plus(sum, products[next - chunk]);
         __syncthreads();
@@ -143,11 +143,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) combine(const Element* __r
     for (int distance = LANES / 2; distance; distance /= 2) sum = plus(sum, below(sum, distance));
     if (lane == 0 && row < rows) {
         const Long place = names ? names[row] : row;
-        Element value = times(static_cast<Real>(-c), sum);
-        if (d != 0) value = plus(value, times(static_cast<Real>(d), y[place]));
-        if (weights) value = product(weights[place], value);
-        if (a != 0) value = plus(value, times(static_cast<Real>(a), x[place]));
-        if (b != 0) value = plus(value, times(static_cast<Real>(b), before[place]));
+        Element value = scaled(static_cast<Real>(-c), sum);
+        if (d != 0) value = plus(value, scaled(static_cast<Real>(d), y[place]));
+        if (weights) value = times(weights[place], value);
+        if (a != 0) value = plus(value, scaled(static_cast<Real>(a), x[place]));
+        if (b != 0) value = plus(value, scaled(static_cast<Real>(b), before[place]));
         out[place] = value;
     }
 }
