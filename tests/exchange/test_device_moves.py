@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from collops.exchange.packing import numpy_moves
 from collops.exchange.packing.index import Index
+from collops.operators.csr.compressed import CompressedRows
 from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
 from tests.exchange.model import values, with_nan
 
@@ -102,9 +103,12 @@ def test_sparse_products(on_device, dtype, sparse):
     np.testing.assert_array_equal(out, A @ x)
     block.multiply(x, out, True)
     np.testing.assert_array_equal(out, 2 * (A @ x))
-    out = np.full(7, 5, dtype).view(Array)
-    block.multiply_adjoint(y, out, False)
-    np.testing.assert_array_equal(out, A.conj().T @ y)
+    for adjoint in (None, CompressedRows.from_host(A.conj().T.tocsr(), device.cupy.asarray)):
+        if adjoint is not None:
+            block.set_adjoint(adjoint)
+        out = np.full(7, 5, dtype).view(Array)
+        block.multiply_adjoint(y, out, False)
+        np.testing.assert_array_equal(out, A.conj().T @ y)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])

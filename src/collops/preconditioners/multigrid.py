@@ -473,6 +473,8 @@ def _coarsened(
     right = right_product(A.forest, rows, own_columns(A), right)
     left = algebra.transposed_rows(prolongation, algebra.merged_rows(prolongation), True)
     R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
+    if isinstance(R.entries[0], CompressedRows):
+        prolongation._set_local_adjoint(R.entries[0])
     product = left_product(R.forest, left, own_columns(R), right)
     following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
     following = _placed(following, options.engine)

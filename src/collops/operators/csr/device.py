@@ -53,6 +53,10 @@ class DeviceBlock:
             self._transposed = _Rows(columns, self._dtype, -1)
         return self._transposed.multiply(y, out, add)
 
+    def set_adjoint(self, rows: CompressedRows) -> None:
+        """Set the conjugate transpose, which is computed at its first use otherwise."""
+        self._transposed = _Rows(self._on_device(rows), self._dtype, 1)
+
     def combine(
         self,
         x: LocalArray,
