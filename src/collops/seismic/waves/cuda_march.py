@@ -21,7 +21,6 @@ from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
 _SIDES = 7  # streams for the receivers, and for the kinds of points that layers reach
-_EAGER = 1
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
 
 
@@ -158,8 +157,8 @@ class March:
 
         since = count
         if self._fill is None and count > 2 * _RECORDED:
-            # Meanwhile the others are recorded.
-            eager = count % _RECORDED + _EAGER * _RECORDED
+            # While the device computes these, the others are recorded.
+            eager = count % _RECORDED + _RECORDED
             several(turn, eager, ())
             self._steps.tick(self._clockwork, direction * eager)
             then, since = (turn + eager) % 2, 0
