@@ -62,13 +62,14 @@ extern "C" int step_bytes() { return sizeof(Step); }
 extern "C" void run(const char* name, const int* grid, const int* block, void** parameters) {
     struct { const char* name; void (*kernel)(const Step, int); } table[] = {
 #if NDIM > 2
-        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2}, {"forward_3", forward_3},
+        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
         {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
-        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2}, {"adjoint_3", adjoint_3},
+        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
         {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
 #else
         {"forward", forward}, {"adjoint", adjoint},
 #endif
+        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
         {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
     arguments = parameters, gridDim = {grid[0], grid[1], grid[2]};

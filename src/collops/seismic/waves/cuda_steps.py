@@ -27,7 +27,7 @@ _ALIGNMENT = 32  # of rows, in elements
 _INTERIOR, _CORNER, _EDGES, _KINDS, _BOXES = 3, 4, 6, 7, 19
 # By number of axes: threads of a block, blocks of a multiprocessor that registers must suffice for, planes that a block
 # marches over in the interior, in layers across rows, and at edges.
-_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 6, (28, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
+_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (32, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
 _LAYER_BLOCKS = 3  # likewise, in 3-D in layers
 _WIDEST_LOAD, _SECTOR = 16, 32  # bytes that a thread loads at once at most, and that memory transfers at least
 _WIDEST_ROW = 32  # threads along a row of a layer across rows at most
@@ -116,20 +116,24 @@ class CudaSteps:
         self._launch("tick", 1, (1, 1, 1), arguments, by)
 
     def _propagate(self, name: str, before: str, arguments: Arguments, ahead: int, sides: Sequence[Any]) -> None:
+        boxes, blocks = self._boxes, self._form.blocks
+
         def launch_kind(kind: int) -> None:
             if kind == _EDGES:
                 self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
-            self._launch(f"{name}_{kind}", self._boxes[kind], self._form.blocks[kind], arguments, ahead)
+            self._launch(f"{name}_{kind}", boxes[kind], blocks[kind], arguments, ahead)
 
-        if len(self.tile.axes) < 3:  # one kernel, since launches take long compared to the work
-            if self._boxes[_EDGES]:
+        def launch_layers() -> None:
+            if boxes[_EDGES]:
                 self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
-            threads = self._form.blocks[_INTERIOR]
-            return self._launch(
-                name, sum(self._boxes) + -(-arguments.receivers // threads[0]), threads, arguments, ahead
-            )
-        layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if self._boxes[kind]]
-        works = [*(partial(launch_kind, kind) for kind in layers), partial(self.record, arguments, ahead)]
+            count = sum(boxes) - boxes[_INTERIOR] + -(-arguments.receivers // blocks[_INTERIOR][0])
+            self._launch(name, count, blocks[_INTERIOR], arguments, ahead)
+
+        if len(self.tile.axes) < 3:  # two launches, since more would take long compared to the work
+            works = [launch_layers]
+        else:
+            layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if boxes[kind]]
+            works = [*(partial(launch_kind, kind) for kind in layers), partial(self.record, arguments, ahead)]
         if sides:
             return side_by_side(partial(launch_kind, _INTERIOR), works, sides[: len(works)])
         for work in (*works, partial(launch_kind, _INTERIOR)):
@@ -361,7 +365,7 @@ def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> 
             blocks, number = blocks + int(box["columns"] * box["rows"]) * marches, number + 1
         counts.append(blocks)
     step["box_of"][-1] = number
-    order = [_EDGES, 1, _CORNER + 1, 2, _INTERIOR]  # in the kernel for points of all kinds
+    order = [_EDGES, 1, _CORNER + 1, 2]  # in the kernel for all points that layers reach
     step["block_of"][1 : len(order) + 1] = np.cumsum([counts[kind] for kind in order])
     return counts
 

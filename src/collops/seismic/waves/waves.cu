@@ -88,7 +88,7 @@ struct Step {
     int clear[3], unclear[3];        // no layer reaches the points in [clear, unclear) along each axis
     int slab_of[4];                  // the number of the first slab across each axis
     int box_of[KINDS + 1];           // and of the first box of each kind
-    int block_of[KINDS + 1];         // the first blocks of kinds in propagate_all, in its order
+    int block_of[KINDS + 1];         // the first blocks of kinds in propagate_in_layers, in its order
     int source_first[3], source_size[3];
     Real center, centers[3], seconds[3 * WIDTH], firsts[3 * WIDTH];
     Slab slab[LAYERS];
@@ -649,8 +649,6 @@ __device__ __forceinline__ void record_one(const Step& s, int ahead, int number)
     s.traces[(long long)number * s.samples + s.clock[0] + ahead] = total;
 }
 
-#if NDIM == 3
-
 #define KERNEL(NAME, ADJOINT, KIND, X, Y, BLOCKS)                                                 \
     extern "C" __global__ void __launch_bounds__((X) * (Y), BLOCKS) NAME(const Step s, int ahead) \
     {                                                                                             \
@@ -658,17 +656,20 @@ __device__ __forceinline__ void record_one(const Step& s, int ahead, int number)
         propagate<ADJOINT, KIND, X, Y>(s, ahead, blockIdx.x, gridDim.x, memory);                  \
     }
 
+KERNEL(forward_3, false, INTERIOR, BX, BY, BLOCKS)
+KERNEL(adjoint_3, true, INTERIOR, BX, BY, BLOCKS)
+
+#if NDIM == 3
+
 KERNEL(forward_0, false, 0, BX, BY, LAYER_BLOCKS)
 KERNEL(forward_1, false, 1, BX, BY, LAYER_BLOCKS)
 KERNEL(forward_2, false, 2, FX, FY, LAYER_BLOCKS)
-KERNEL(forward_3, false, INTERIOR, BX, BY, BLOCKS)
 KERNEL(forward_4, false, CORNER, FX, (FY + 1) / 2, 1)
 KERNEL(forward_5, false, CORNER + 1, FX, (FY + 1) / 2, 1)
 KERNEL(forward_6, false, EDGES, BX, BY, LAYER_BLOCKS)
 KERNEL(adjoint_0, true, 0, BX, BY, LAYER_BLOCKS)
 KERNEL(adjoint_1, true, 1, BX, BY, LAYER_BLOCKS)
 KERNEL(adjoint_2, true, 2, FX, FY, LAYER_BLOCKS)
-KERNEL(adjoint_3, true, INTERIOR, BX, BY, BLOCKS)
 KERNEL(adjoint_4, true, CORNER, FX, (FY + 1) / 2, 1)
 KERNEL(adjoint_5, true, CORNER + 1, FX, (FY + 1) / 2, 1)
 KERNEL(adjoint_6, true, EDGES, BX, BY, LAYER_BLOCKS)
@@ -680,13 +681,12 @@ __device__ constexpr int larger(int a, int b)
     return a < b ? b : a;
 }
 
-// Compute points of all kinds, beginning with those that take longest, and sample the receivers.
+// Compute the points that layers reach, beginning with those that take longest, and sample the receivers.
 template <bool ADJOINT>
-__device__ __forceinline__ void propagate_all(const Step& s, int ahead)
+__device__ __forceinline__ void propagate_in_layers(const Step& s, int ahead)
 {
     __shared__ Vec memory[larger(larger(Form<ADJOINT, NDIM - 1, BX, BY>::VECTORS, Form<ADJOINT, 2, FX, FY>::VECTORS),
-                                 larger(Form<ADJOINT, INTERIOR, BX, BY>::VECTORS,
-                                        larger(Form<ADJOINT, CORNER + 1, FX, FY>::VECTORS, Form<ADJOINT, EDGES, BX, BY>::VECTORS)))];
+                                 larger(Form<ADJOINT, CORNER + 1, FX, FY>::VECTORS, Form<ADJOINT, EDGES, BX, BY>::VECTORS))];
     const int* of = s.block_of;
     const int block = blockIdx.x;
     if (block < of[1]) return propagate<ADJOINT, EDGES, BX, BY>(s, ahead, block, of[1], memory);
@@ -695,18 +695,17 @@ __device__ __forceinline__ void propagate_all(const Step& s, int ahead)
     if (block < of[3]) return propagate<ADJOINT, CORNER + 1, FX, FY>(s, ahead, block - of[2], of[3] - of[2], memory);
 #endif
     if (block < of[4]) return propagate<ADJOINT, 2, FX, FY>(s, ahead, block - of[3], of[4] - of[3], memory);
-    if (block < of[5]) return propagate<ADJOINT, INTERIOR, BX, BY>(s, ahead, block - of[4], of[5] - of[4], memory);
-    record_one(s, ahead, (block - of[5]) * (BX * BY) + threadIdx.x);
+    record_one(s, ahead, (block - of[4]) * (BX * BY) + threadIdx.x);
 }
 
-extern "C" __global__ void __launch_bounds__(BX * BY, BLOCKS) forward(const Step s, int ahead)
+extern "C" __global__ void __launch_bounds__(BX * BY) forward(const Step s, int ahead)
 {
-    propagate_all<false>(s, ahead);
+    propagate_in_layers<false>(s, ahead);
 }
 
-extern "C" __global__ void __launch_bounds__(BX * BY, BLOCKS) adjoint(const Step s, int ahead)
+extern "C" __global__ void __launch_bounds__(BX * BY) adjoint(const Step s, int ahead)
 {
-    propagate_all<true>(s, ahead);
+    propagate_in_layers<true>(s, ahead);
 }
 
 #endif
