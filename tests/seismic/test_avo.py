@@ -65,11 +65,13 @@ def test_exact_coefficients_are_fitted_up_to_the_error_of_the_approximation():
     assert (errors[1] < 0.6 * errors[0]).all()
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_standard_deviations_are_those_of_repeated_noise(known):
+@pytest.mark.parametrize(
+    ("known", "weights"), [(False, (1, 1, 1, 1, 1, 0)), (True, (1, 1, 1, 1, 1, 0)), (True, (4, 4, 4, 4, 0.5, 16))]
+)
+def test_standard_deviations_are_those_of_repeated_noise(known, weights):
     rng = np.random.default_rng(0)
     noise = np.array([0.01, 0.01, 0.02, 0.02, 0.03, 0.03])[:, None] if known else 0.02
-    weights = np.array([1.0, 1, 1, 1, 1, 0])[:, None]
+    weights = np.array(weights, float)[:, None]
     clean = 0.1 - 0.25 * np.sin(np.radians(ANGLES))[:, None] ** 2
     gathers = clean + noise * rng.normal(size=(800, 6, 8))
     avo = fit_avo(ANGLES, gathers, weights=weights, noise=noise if known else None, window=1 if known else 8)
