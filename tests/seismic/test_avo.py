@@ -84,6 +84,17 @@ def test_standard_deviations_are_those_of_repeated_noise(known, weights):
         assert np.sqrt((deviations**2).mean()) == pytest.approx(values.std(), rel=0.05)
 
 
+@pytest.mark.parametrize("window", [3, 4, 7])
+def test_deviations_below_a_reflector_do_not_depend_on_it(window):
+    gathers = 1e-9 * np.random.default_rng(0).normal(size=(20, 6, 40))
+    gathers[..., 30:] = 0  # muted
+    weak = fit_avo(ANGLES, gathers[..., 10:], window=window)
+    gathers[..., :10] *= 1e9
+    avo = fit_avo(ANGLES, gathers, window=window)
+    assert (avo.intercept_deviation[:, 35:] == 0).all() and (avo.gradient_deviation[:, 35:] == 0).all()
+    np.testing.assert_allclose(avo.intercept_deviation[:, 15:], weak.intercept_deviation[:, 5:], rtol=1e-9)
+
+
 def test_known_noise_gives_the_deviations_of_the_posterior(comm):
     noise = np.linspace(0.01, 0.03, 6)
     matrix = np.stack([np.ones(6), np.sin(np.radians(ANGLES)) ** 2], axis=1)
@@ -113,6 +124,8 @@ def test_too_few_classes_have_no_number():
         ({"angles": ANGLES + 70}, "between 0 and 90 degrees"),
         ({"weights": np.ones(5)}, "weights must broadcast"),
         ({"noise": -1.0}, "noise must not be negative"),
+        ({"window": 0}, "window must be a whole number of rows, at least 1, not 0"),
+        ({"window": 2.5}, "at least 1, not 2.5"),
     ],
 )
 def test_errors(change, text):

@@ -9,6 +9,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,7 +76,8 @@ def fit_avo(
     Raises
     ------
     InputError
-        If shapes do not fit, angles are not between 0 and 90 degrees, or weights or standard deviations are negative.
+        If shapes do not fit, angles are not between 0 and 90 degrees, weights or standard deviations are
+        negative, or `window` is less than 1.
 
     Notes
     -----
@@ -101,6 +103,8 @@ def fit_avo(
         )
     if not ((angles >= 0) & (angles < 90)).all():
         raise InputError("angles must be between 0 and 90 degrees")
+    if not isinstance(window, Integral) or window < 1:
+        raise InputError(f"window must be a whole number of rows, at least 1, not {window!r}")
     factors = _factors("weights", weights, values.shape)
     if noise is None:  # weights are then inverse variances, up to a factor that follows from the residual
         variances = np.divide(1.0, factors, out=np.zeros(values.shape), where=factors > 0)
@@ -126,9 +130,11 @@ def fit_avo(
 
 def _variance(squares: np.ndarray, freedom: np.ndarray, window: int) -> np.ndarray:
     """Return sums of squares over degrees of freedom, both over a window of rows; NaN without any."""
-    from scipy.ndimage import uniform_filter1d
+    from scipy.ndimage import correlate1d
 
-    sums = [uniform_filter1d(part.astype(np.float64), window, axis=-1) for part in (squares, freedom)]
+    # Not uniform_filter1d, whose running sum is negative at times where squares vanish below larger ones.
+    taps = np.full(window, 1 / window)
+    sums = [correlate1d(part.astype(np.float64), taps, axis=-1) for part in (squares, freedom)]
     return np.divide(*sums, out=np.full(sums[0].shape, np.nan), where=sums[1] > 0)
 
 
