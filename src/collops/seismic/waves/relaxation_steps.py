@@ -51,7 +51,8 @@ class RelaxationSteps(HostSteps):
     ) -> None:
         super().__init__(tile, dtype)
         self.fields = steps.fields
-        self._steps, self._decays, self._gains = steps, decays.astype(dtype), gains.astype(dtype)
+        self._steps, self._decays = steps, decays.astype(dtype)
+        self._gains = np.ascontiguousarray(gains, dtype)
         self._elements = sum(math.prod(slab.shape) for slab in slabs)
 
     def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
