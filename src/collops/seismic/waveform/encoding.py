@@ -44,6 +44,6 @@ def encoded(job: Job[Any], waves: WaveProblem, shots: int, seed: Sequence[int]) 
     """
     propagator = waves.propagator
     encoding = SourceEncoding.random(propagator.geometry.shape[0], shots, seed=seed)
-    combined = make_propagator(job, propagator.grid, encoding.geometry(propagator.geometry))
+    combined = make_propagator(job, propagator.grid, encoding.geometry(propagator.geometry), waves.medium)
     recording = waves.recording.encoded(encoding, combined)
     return replace(waves, propagator=combined, recording=recording, observed=encoding.data(waves.observed))
