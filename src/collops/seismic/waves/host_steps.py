@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class HostSteps:
         As for :class:`Medium`.
     """
 
-    fields: ClassVar[tuple[int, ...]] = ()
+    fields: tuple[int, ...] = ()
     laplacian: Any  # (u, memory, out): fill `out` with L u; memory variables of the layers advance
     transposed: Any  # likewise with the transpose of L
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from collops.errors import InputError
+from collops.seismic.waves.elastic import Elastic
 from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.variable_density import VariableDensity
 from collops.seismic.waves.vti import VTI
 
 # By the names of the parameters, sorted.
-_MEDIA: dict[tuple[str, ...], Any] = {(): Medium, ("density",): VariableDensity, ("delta", "epsilon"): VTI}
+_MEDIA: dict[tuple[str, ...], Any] = {
+    (): Medium,
+    ("density",): VariableDensity,
+    ("delta", "epsilon"): VTI,
+    ("shear_velocity",): Elastic,
+    ("density", "shear_velocity"): Elastic,
+}
 
 
 def kind_of_medium(parameters: dict[str, Any]) -> type[Medium]:

@@ -111,7 +111,7 @@ class Modelling:
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group, kind.fields) if count > 1 else None
+        self._fill = TileHalos(parts, layout, self._group, self.medium.fields) if count > 1 else None
         self.memory = memory
 
     def velocity(self, model: DistributedArray) -> LocalArray:
@@ -125,12 +125,12 @@ class Modelling:
             check_host(model, f"of order {self.grid.time_order} in time the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
-        invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
+        invalid = not (bool(xp.isfinite(velocity).all() & (velocity > 0).all()) and self.medium.admits(velocity))
         facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.wavenumber])
         invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
-                raise InputError("velocities must be positive and finite")
+                raise InputError(self.medium.requirement)
             limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
             longest = limit / (float(largest) * float(wavenumber))
             if interval > longest:
@@ -148,11 +148,9 @@ class Modelling:
             other = () if self.medium.on_devices else (self.medium,)
             options = self._kernels, self.threads
             self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
-        c = self.medium.coefficients(engine.xp.square(velocity * self.geometry.interval)).astype(self.dtype)
-        if self.tile.surface:
-            c[..., 0] = 0
+        c = self._scaled(self.medium.coefficients(engine.xp.square(velocity))).astype(self.dtype)
         kind = loops.March if self.grid.time_order == 2 else self.time_loops
-        return kind(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
+        return kind(self.tile, self._steps[engine], self._elements(self.tile), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile."""
@@ -160,7 +158,14 @@ class Modelling:
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
-        return self.medium.coefficients(2 * velocity * self.geometry.interval**2)
+        return self._scaled(self.medium.slope(velocity))
+
+    def _scaled(self, c: LocalArray) -> LocalArray:
+        """Return coefficients times the squared time step, 0 where all fields vanish."""
+        c = c * self.geometry.interval**2
+        if self.tile.surface and self.medium.vanishes_at_surface:
+            c[..., 0] = 0
+        return c
 
     def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
@@ -182,6 +187,10 @@ class Modelling:
     def _slabs(self, tile: Tile) -> list[Slab]:
         return tile.slabs(self.absorption, self.dtype)
 
+    def _elements(self, tile: Tile) -> int:
+        """Return the elements of a memory variable of all layers of a tile."""
+        return self.medium.layer_elements(tile, self._slabs(tile))
+
     @property
     def absorption(self) -> Absorption:
         """The parameters of the layers."""
@@ -201,7 +210,7 @@ class Modelling:
         memory = None if memory is None else int(memory)  # of NumPy it would overflow
         fields, loops = math.prod(self.medium.fields), self.time_loops
         field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
-        layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)
+        layers = (loops.laplacians * self._elements(tile) for tile in tiles)
         state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
         steps = self.geometry.shape[2] - 1 + loops.lead
@@ -223,11 +232,6 @@ def check_host(array: object, what: str) -> None:
     check_supported(array, what)
     if isinstance(array, DistributedArray) and array.engine.memory != "host":
         raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
-
-
-def _elements(slabs: list[Slab]) -> int:
-    """Return the elements of a memory variable of all slabs."""
-    return sum(math.prod(slab.shape) for slab in slabs)
 
 
 def _checked_tiles(tiles: Sequence[int] | None, grid: Grid, ranks: int) -> tuple[int, ...]:
