@@ -26,7 +26,8 @@ class Born(LinearOperator):
 
     Notes
     -----
-    A change of the coefficients c, such as :math:`v^2 \Delta t^2`, scatters the Laplacian :math:`w^n` of the field, with its layers and sources:
+    A change of the coefficients c, with constant density :math:`v^2 \Delta t^2`, scatters the Laplacian :math:`w^n` of
+    the field, with its layers and sources:
 
     .. math::
         \delta u^{n+1} = 2\, \delta u^n - \delta u^{n-1} + c\, L\, \delta u^n + \delta c\, w^n.

@@ -54,10 +54,7 @@ class Elastic(VariableDensity):
 
     name = "elastic waves"
     vanishes_at_surface = False
-    requirement = (
-        "velocities must be positive and finite, and at least the square root of 2 times the shear velocity: "
-        "Poisson's ratio must not be negative"
-    )
+    requirement = ", and at least the square root of 2 times the shear velocity: Poisson's ratio must not be negative"
 
     def __init__(self, tile: Tile, shear_velocity: ArrayLike, density: ArrayLike | None = None) -> None:
         grid = tile.grid
@@ -77,7 +74,7 @@ class Elastic(VariableDensity):
         means = {pair: _harmonic_mean(modulus, pair) for pair in combinations(tile.axes, 2)}
         near = tuple(slice(1, -1) if axis in tile.axes else slice(None) for axis in range(3))
         self.buoyancy = {axis: buoyancy_between(extended[near], axis) for axis in tile.axes}
-        self.wavenumber = self._elastic_wavenumber(extended[near], modulus[near], means)
+        self.wavenumber = self._elastic_wavenumber(extended[near], modulus[near], means, 2 * shear.max() ** 2)
         self._constant, self._of_surface = self._moduli(means)
 
     @staticmethod
@@ -158,7 +155,9 @@ class Elastic(VariableDensity):
                 divided[number, ..., 0] = -self._factor * (constant[number] * self._shear_square)[..., 0]
         return constant, divided
 
-    def _elastic_wavenumber(self, density: np.ndarray, modulus: np.ndarray, means: dict[_Pair, np.ndarray]) -> float:
+    def _elastic_wavenumber(
+        self, density: np.ndarray, modulus: np.ndarray, means: dict[_Pair, np.ndarray], smallest: float
+    ) -> float:
         r"""Return a wavenumber that bounds the eigenvalues, by the inequality of Cauchy and Schwarz.
 
         With the sum S of the magnitudes of the weights of a stencil, :math:`K_a = 2 S / h_a` and :math:`K^2 = \sum_a
@@ -168,13 +167,14 @@ class Elastic(VariableDensity):
             \beta \left(K^2 \langle \rho v^2 - 2 \mu \rangle_a + 2 K_a^2 \langle \mu \rangle_a
             + \sum_{c \ne a} (K_a^2 + K_c^2) \langle \mu_{ac} \rangle_c\right)
 
-        where :math:`\langle \cdot \rangle_a` is the mean over a stencil along a. With a constant density and equal
-        spacings the shear moduli cancel. Where they do not, v is at least what Poisson's ratio allows.
+        where :math:`\langle \cdot \rangle_a` is the mean over a stencil along a. With equal spacings, constant shear
+        moduli cancel. What they add elsewhere is proportional to :math:`v^2` at most, of which
+        `smallest` is the least value that Poisson's ratio allows.
         """
         tile, half = self.tile, self.tile.grid.order // 2
         weights = np.abs(staggered_derivative(tile.grid.order))
         squares = {a: (2 * weights.sum() / h) ** 2 for a, h in zip(tile.axes, tile.grid.spacing, strict=True)}
-        whole, smallest, largest = sum(squares.values()), 2 * self._shear_square.max(), 0.0
+        whole, largest = sum(squares.values()), 0.0
         weights = np.concatenate([weights[::-1], weights]) / (2 * weights.sum())
         for a, own in squares.items():  # from the half point before the tile to the one after
             near = [(half, n) for n in tile.inner]

@@ -201,7 +201,9 @@ class ElasticSteps(StaggeredSteps):
     ) -> LocalArray:
         """Return the sum of derivatives in a box of the tile, plus memory variables that the derivatives drive."""
         total = self._sum(terms, begin, shape)
-        for term in terms if memory is not None else ():
+        if memory is None:
+            return total
+        for term in terms:
             values = memory.values[term.key]
             for number, zone in enumerate(memory.zones[term.key]):
                 change = self._difference(term.x, term.start(zone.start), zone.shape, term.key[1])

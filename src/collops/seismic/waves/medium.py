@@ -38,7 +38,7 @@ class Medium:
     vanishes_at_surface : bool
         Whether all fields are 0 at the points of a free surface.
     requirement : str
-        Of velocities, in messages; see :meth:`admits`.
+        In messages: what velocities must be besides positive and finite; see :meth:`admits`.
     fields : tuple of int
         Number of coupled fields, as the first axis of arrays of them; empty for one field, whose arrays have no such
         axis. Sources and receivers are on the last field.
@@ -50,7 +50,7 @@ class Medium:
     name: ClassVar[str] = "constant density"
     on_devices: ClassVar[bool] = True
     vanishes_at_surface: ClassVar[bool] = True
-    requirement: ClassVar[str] = "velocities must be positive and finite"
+    requirement: ClassVar[str] = ""
     fields: tuple[int, ...] = ()
 
     def __init__(self, tile: Tile) -> None:

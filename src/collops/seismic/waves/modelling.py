@@ -130,7 +130,7 @@ class Modelling:
         invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
-                raise InputError(self.medium.requirement)
+                raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
             limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
             longest = limit / (float(largest) * float(wavenumber))
             if interval > longest:
