@@ -26,7 +26,9 @@ def varying(grid, seed=5):
 
 @pytest.mark.parametrize(("ndim", "time_order"), [(2, 4), (3, 2)])
 def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
-    grid, geometry = small(ndim, 4, surface=ndim == 3, shots=1, samples=20)
+    grid, geometry = small(ndim, 4, shots=1, samples=20)
+    shallow = [1.0] * (ndim - 1) + [0.2]  # waves reach the free surface
+    geometry = replace(geometry, sources=geometry.sources * shallow, receivers=geometry.receivers * shallow)
     grid = replace(grid, time_order=time_order, shape=((7, 8, 12), (13, 14))[3 - ndim], layers=Layers(2))
     options = {"dtype": "float64", "kernels": "numpy", **varying(grid)}
     tiles = (((1, 1, comm.size), (comm.size, 1))[3 - ndim]) if comm.size < 4 else None
@@ -58,13 +60,13 @@ def test_fluids_are_acoustic(comm):
         assert float((found - right).norm()) < 1e-13 * float(right.norm())
 
 
-def test_jax_differentiates_the_same_scheme(comm, jax_double):
+@pytest.mark.serial
+def test_jax_differentiates_the_same_scheme(jax_double):
     import jax
 
     grid = Grid((8, 5), (10.0, 10.0), order=2, layers=Layers(1), free_surface=True)
     geometry = Geometry([[33.0, 20.0]], [[40.0, 10.0]], ricker(40.0, np.arange(12) * 0.002), 0.002)
-    tiles = (comm.size, 1) if comm.size < 3 else None
-    F = Propagator(grid, geometry, dtype="float64", kernels="numpy", tiles=tiles, comm=comm, **varying(grid))
+    F = Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=alone(), **varying(grid))
     model, _, data = arrays_of(F)
     slope = jax.grad(lambda v: F(v).dot(on_jax(data)))(on_jax(model))
     expected = F.jacobian(model).adjoint(data)
