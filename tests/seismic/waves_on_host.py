@@ -26,7 +26,7 @@ _PREAMBLE = """
 #define __launch_bounds__(...)
 #define __shared__ static
 struct Index { int x, y, z; };
-static Index blockIdx, threadIdx;
+static Index blockIdx, threadIdx, gridDim;
 static int min(int a, int b) { return a < b ? a : b; }
 static ucontext_t scheduler, coroutines[1024];
 static int current;
@@ -62,15 +62,17 @@ extern "C" int step_bytes() { return sizeof(Step); }
 extern "C" void run(const char* name, const int* grid, const int* block, void** parameters) {
     struct { const char* name; void (*kernel)(const Step, int); } table[] = {
 #if NDIM > 2
-        {"forward_0", forward_0}, {"adjoint_0", adjoint_0},
+        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
+        {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
+        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
+        {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
+#else
+        {"forward", forward}, {"adjoint", adjoint},
 #endif
-#if NDIM > 1
-        {"forward_1", forward_1}, {"adjoint_1", adjoint_1},
-#endif
-        {"forward_2", forward_2}, {"adjoint_2", adjoint_2}, {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
+        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
         {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
-    arguments = parameters;
+    arguments = parameters, gridDim = {grid[0], grid[1], grid[2]};
     bool barriers = !strncmp(name, "forward", 7) || !strncmp(name, "adjoint", 7);
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)

@@ -105,6 +105,7 @@ class Modelling:
                 checked_threads(threads)
         self._kernels, self.threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
+        self._shot: tuple[int, Shot] | None = None
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
         self.across = comm.subgroup(tuple(rank % count for rank in range(comm.size)))
@@ -153,8 +154,10 @@ class Modelling:
         return kind(self.tile, self._steps[engine], self._elements(self.tile), c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
-        """Return a shot on the tile."""
-        return self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+        """Return a shot on the tile; the last one is kept, since a gradient and the next call need it again."""
+        if self._shot is None or self._shot[0] != number:
+            self._shot = number, self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+        return self._shot[1]
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
