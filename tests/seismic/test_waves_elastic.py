@@ -226,7 +226,7 @@ def test_unusable_parameters(comm):
     good, line = np.full(grid.shape, 900.0), small(1)
     for arguments, words in [
         ({"shear_velocity": -good}, "must not be negative"),
-        ({"shear_velocity": 900.0}, "shape"),
+        ({"shear_velocity": np.ones(5)}, "shape"),
         ({"shear_velocity": good, "density": -good}, "positive"),
         ({"shear_velocity": good, "epsilon": good}, "not epsilon and shear_velocity"),
     ]:

@@ -8,6 +8,7 @@ from collops.errors import InputError
 from collops.seismic.waves.elastic import Elastic
 from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.variable_density import VariableDensity
+from collops.seismic.waves.viscoacoustic import Viscoacoustic, ViscoacousticDensity, ViscoacousticVTI
 from collops.seismic.waves.vti import VTI
 
 # By the names of the parameters, sorted.
@@ -17,6 +18,9 @@ _MEDIA: dict[tuple[str, ...], Any] = {
     ("delta", "epsilon"): VTI,
     ("shear_velocity",): Elastic,
     ("density", "shear_velocity"): Elastic,
+    ("quality_factor",): Viscoacoustic,
+    ("density", "quality_factor"): ViscoacousticDensity,
+    ("delta", "epsilon", "quality_factor"): ViscoacousticVTI,
 }
 
 

@@ -67,6 +67,10 @@ class Medium:
         """Return the elements of a memory variable of all layers of a tile."""
         return sum(math.prod(slab.shape) for slab in slabs)
 
+    def memory(self, tile: Tile) -> int:
+        """Return the elements of a row of the memory variables of a tile that are not of the layers."""
+        return 0
+
     def admits(self, velocity: LocalArray) -> bool:
         """Return whether this medium can have positive velocities on the tile."""
         return True
@@ -103,8 +107,13 @@ class Medium:
 
 
 def grid_values(name: str, values: ArrayLike, grid: Grid) -> np.ndarray:
-    """Return the values of a parameter at all points of a grid in double precision, after checking them."""
+    """Return the values of a parameter at all points of a grid in double precision, after checking them.
+
+    One number is the value at all points.
+    """
     array = finite_array(f"the {name}", values)
+    if array.ndim == 0:
+        return np.full(grid.shape, array)
     if array.shape != grid.shape:
         raise InputError(f"the {name} must have the shape {grid.shape} of the grid, not {array.shape}")
     return array

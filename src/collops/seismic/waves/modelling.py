@@ -26,6 +26,7 @@ from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
 from collops.seismic.waves.media import kind_of_medium
 from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
@@ -69,6 +70,7 @@ class Modelling:
         tiles: Sequence[int] | None,
         dtype: DTypeLike,
         parameters: dict[str, ArrayLike | None],
+        relaxation: Relaxation | None,
         memory: int | None,
         wavefield_bits: int | None,
         kernels: str | None,
@@ -94,9 +96,10 @@ class Modelling:
             known = [(name, values) for name, values in parameters.items() if values is not None]
             self.parameters = {name: grid_values(name, values, grid) for name, values in known}
             kind = kind_of_medium(self.parameters)
+            mechanisms = mechanisms_of(relaxation, self.parameters, geometry.interval)
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
-            self.medium = kind(self.tile, **self.parameters)
+            self.medium = kind(self.tile, **self.parameters, **mechanisms)
             self.wavenumber = self.medium.wavenumber
             self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory, wavefield_bits)
@@ -151,7 +154,8 @@ class Modelling:
             self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
         c = self._scaled(self.medium.coefficients(engine.xp.square(velocity))).astype(self.dtype)
         kind = loops.March if self.grid.time_order == 2 else self.time_loops
-        return kind(self.tile, self._steps[engine], self._elements(self.tile), c, self._fill, self.storage)
+        memory = self.row_elements(self.tile)
+        return kind(self.tile, self._steps[engine], memory, c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile; the last one is kept, since a gradient and the next call need it again."""
@@ -187,12 +191,12 @@ class Modelling:
         """The layers of this rank's tile."""
         return self._slabs(self.tile)
 
+    def row_elements(self, tile: Tile) -> int:
+        """Return the elements of a row of the memory variables of a tile: of its layers, and of the medium."""
+        return self.medium.layer_elements(tile, self._slabs(tile)) + self.medium.memory(tile)
+
     def _slabs(self, tile: Tile) -> list[Slab]:
         return tile.slabs(self.absorption, self.dtype)
-
-    def _elements(self, tile: Tile) -> int:
-        """Return the elements of a memory variable of all layers of a tile."""
-        return self.medium.layer_elements(tile, self._slabs(tile))
 
     @property
     def absorption(self) -> Absorption:
@@ -213,7 +217,7 @@ class Modelling:
         memory = None if memory is None else int(memory)  # of NumPy it would overflow
         fields, loops = math.prod(self.medium.fields), self.time_loops
         field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
-        layers = (loops.laplacians * self._elements(tile) for tile in tiles)
+        layers = (loops.laplacians * self.row_elements(tile) for tile in tiles)
         state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
         steps = self.geometry.shape[2] - 1 + loops.lead

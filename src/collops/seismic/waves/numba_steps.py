@@ -211,6 +211,17 @@ def _sweep(
         )
 
 
+@cached_njit(parallel=True, **_OPTIONS)
+def _leaps(u, before, c, w, tile, strides):
+    """Compute the next field from a Laplacian with layers; arguments as for `_sweep`."""
+    planes, rows, n, origin, block, _ = tile
+    for task in prange((rows + block - 1) // block):
+        for i in range(planes):
+            for j in range(task * block, min(rows, task * block + block)):
+                flat = (i * rows + j) * n
+                _leap(before, u, origin + i * strides[0] + j * strides[1], c, flat, w, flat, n)
+
+
 @cache
 def _compiled(dtype: str, order: int, ndim: int) -> None:
     """Compile the kernel for a type of grids, or load it from the cache on disk. Later calls do not compile."""
@@ -220,6 +231,8 @@ def _compiled(dtype: str, order: int, ndim: int) -> None:
     sweep: Any = _sweep
     with compilation_lock(sweep, "waves"):
         sweep(_FIRST, *_lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
+        leaps: Any = _leaps
+        leaps(*[none] * 4, constants[0], (1, 1, 1))
 
 
 def _lanes(dtype: np.dtype) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -302,6 +315,12 @@ class Steps(HostSteps):
         """Fill `out` with the transpose of the Laplacian, applied to a field with halo."""
         none = self._none
         self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, none, memory, none, out, none, none)
+
+    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
+        """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
+        leaps: Any = _leaps
+        with limited_threads(self._threads):
+            leaps(*(array.reshape(-1) for array in (u, before, c, w)), self._constants[0], self._constants[4])
 
     def _run(self, stages: Sequence[int], u: np.ndarray, before: np.ndarray, memory: np.ndarray, *others: Any) -> None:
         arrays = u.reshape(-1), before.reshape(-1), memory, *(array.reshape(-1) for array in others)

@@ -18,6 +18,7 @@ from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.relaxation import Relaxation
 from collops.seismic.waves.wavelet import WaveletModelling
 
 if TYPE_CHECKING:
@@ -41,15 +42,20 @@ class Propagator:
         that all ranks share the shots.
     dtype : dtype
         float32 or float64, of fields and data.
-    density : array, optional
+    density : array or float, optional
         The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
-    shear_velocity : array, optional
+    shear_velocity : array or float, optional
         The velocity of S waves in m/s, of the grid's shape, the same on all ranks, for isotropic elastic media with two
         or three axes; 0 in fluids. The model is the velocity of P waves, at least the square root of 2 times as large.
         A `density` is optional.
-    epsilon, delta : array, optional
+    epsilon, delta : array or float, optional
         Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
         is the vertical velocity. `epsilon` must be at least `delta`.
+    quality_factor : array or float, optional
+        The quality factor Q of viscoacoustic media, of the grid's shape or one number, the same on all ranks, also with
+        a density, or with `epsilon` and `delta`; a large one where waves are not attenuated. It needs `relaxation`.
+    relaxation : Relaxation, optional
+        The frequency at which the model is the phase velocity, and the band in which Q is constant.
     aperture : float, optional
         Metres around the source and the receivers of a shot that it is computed on, along all axes but the depth: each
         shot has absorbing layers around its own window of the model. By default shots are computed on the whole grid.
@@ -124,6 +130,9 @@ class Propagator:
     [2]_. Receivers record the pressure, the negative mean of the n normal stresses. In homogeneous media it is that of
     the fluid with the same velocity and density, times the square of :math:`1 - 2 (n - 1) / n\, v_S^2 / v^2`.
 
+    With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
+    to the modulus at the reference frequency [3]_.
+
     Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
     order in time, and each shot on several tiles one allreduce of its traces.
 
@@ -133,6 +142,8 @@ class Propagator:
        Geophysics 76(2), S65-S75, 2011.
     .. [2] Virieux, J., "P-SV wave propagation in heterogeneous media: velocity-stress finite-difference method",
        Geophysics 51(4), 889-901, 1986.
+    .. [3] Robertsson, J. O. A., Blanch, J. O., and Symes, W. W., "Viscoelastic finite-difference modeling", Geophysics
+       59(9), 1444-1456, 1994.
 
     Examples
     --------
@@ -157,6 +168,8 @@ class Propagator:
         shear_velocity: ArrayLike | None = None,
         epsilon: ArrayLike | None = None,
         delta: ArrayLike | None = None,
+        quality_factor: ArrayLike | None = None,
+        relaxation: Relaxation | None = None,
         aperture: float | None = None,
         memory: int | None = None,
         wavefield_bits: int | None = None,
@@ -166,9 +179,9 @@ class Propagator:
     ) -> None:
         self.grid, self.geometry = grid, geometry
         parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
-        parameters["shear_velocity"] = shear_velocity
+        parameters |= {"shear_velocity": shear_velocity, "quality_factor": quality_factor}
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
-        options |= {"memory": memory, "wavefield_bits": wavefield_bits}
+        options |= {"memory": memory, "wavefield_bits": wavefield_bits, "relaxation": relaxation}
         # Windows have the storage.
         shared: dict[str, Any] = options if aperture is None else options | {"memory": None}
         self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **shared)
@@ -194,8 +207,8 @@ class Propagator:
         ------
         LayoutError, UnsupportedTypeError
             If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the density
-            varies, the medium is VTI or elastic, or the grid is of fourth order in time; if it is of JAX without
-            64-bit numbers, and `dtype` is float64.
+            varies, the medium is VTI, elastic or viscoacoustic, or the grid is of fourth order in time; if it is of JAX
+            without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number or too small for the shear velocity, or the time step
             is too long for the largest one.
