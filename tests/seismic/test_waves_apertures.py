@@ -84,7 +84,7 @@ def test_steps_are_stable_in_all_windows(comm):
     density[:20], density[20] = 1000.0, 3000.0
     grid = Grid(density.shape, (10.0, 10.0), order=2, layers=Layers(4))
     sources = np.array([[110.0, 50.0], [400.0, 50.0]])
-    geometry = Geometry(sources, sources[:, np.newaxis], np.ones(5), 0.00317)
+    geometry = Geometry(sources, sources[:, np.newaxis], np.ones(5), 0.00335)
     whole, windowed = (
         Propagator(grid, geometry, density=density, kernels="numpy", aperture=aperture, comm=comm)
         for aperture in (None, 90.0)

@@ -91,8 +91,8 @@ def test_reflection_at_all_angles():
     found, direct = (traces(grid, source, receivers, 0.001, samples, x) for x in (density, np.full(grid.shape, 1.0)))
     for receiver, reflected in zip(receivers, found - direct, strict=True):  # at 0, 48 and 74 degrees
         expected = (3000 - 1000) / (3000 + 1000) * analytic(2, np.linalg.norm(image - receiver), t)
-        assert reflected @ expected == pytest.approx(expected @ expected, rel=0.015)
-        assert np.abs(reflected - expected).max() < 0.05 * np.abs(expected).max()
+        assert reflected @ expected == pytest.approx(expected @ expected, rel=0.02)
+        assert np.abs(reflected - expected).max() < 0.04 * np.abs(expected).max()
 
 
 @pytest.mark.serial

@@ -1,4 +1,4 @@
-"""Acoustic waves by finite differences: modelling, reverse-time migration and full-waveform inversion.
+"""Acoustic and elastic waves by finite differences: modelling, reverse-time migration and full-waveform inversion.
 
 ``F = Propagator(grid, geometry)`` models the traces of all shots, ``F(model)``; ``F.jacobian(model)`` is their
 derivative, a :class:`collops.LinearOperator`, whose adjoint migrates.

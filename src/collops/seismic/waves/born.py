@@ -26,7 +26,8 @@ class Born(LinearOperator):
 
     Notes
     -----
-    A change of :math:`c = v^2 \Delta t^2` scatters the Laplacian :math:`w^n` of the field, with its layers and sources:
+    A change of the coefficients c, with constant density :math:`v^2 \Delta t^2`, scatters the Laplacian :math:`w^n` of
+    the field, with its layers and sources:
 
     .. math::
         \delta u^{n+1} = 2\, \delta u^n - \delta u^{n-1} + c\, L\, \delta u^n + \delta c\, w^n.
@@ -75,8 +76,6 @@ class Born(LinearOperator):
         tile, traces = modelling.tile, modelling.no_traces(self._engine)
         slope = modelling.slope(self._velocity)
         scattering = (slope * tile.extend(change, self._engine.xp)).astype(self.dtype)
-        if tile.surface:
-            scattering[..., 0] = 0
         for number, shot in enumerate(modelling.shots):
             self._march.linearised(modelling.shot(shot), scattering, traces[number])
         return modelling.joined(traces)
@@ -90,4 +89,5 @@ class Born(LinearOperator):
             images.add(image)
         total = xp.empty(self._velocity.size, self.dtype)
         images.total(modelling.shares, total, modelling.across)
-        return tile.fold((2 / self._velocity * total.reshape(tile.inner)).astype(self.dtype), xp)
+        factor = modelling.medium.relative_slope(self._velocity)
+        return tile.fold((factor * total.reshape(tile.inner)).astype(self.dtype), xp)

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.host_steps import HostSteps
-from collops.seismic.waves.stencil import staggered_derivative
-
-_Index = tuple[slice, ...]
+from collops.seismic.waves.staggered_steps import StaggeredSteps
 
 
-class Recursion(NamedTuple):
-    """Coefficients of a memory variable, which vary along an axis, and the first of its points in an array."""
-
-    axis: int
-    a: np.ndarray
-    b: np.ndarray
-    start: tuple[int, ...]
-
-
-class _Layer(NamedTuple):
-    """A layer across an axis, with the recursions at half points of a flux and at points of the tile."""
-
-    axis: int
-    half: Recursion
-    full: Recursion
-
-
-class DensitySteps(HostSteps):
+class DensitySteps(StaggeredSteps):
     r"""One step of the leapfrog scheme with variable density on a tile, and its transpose.
 
     The scheme is :math:`u^{n+1} = 2 u^n - u^{n-1} + c w^n`, where :math:`c = \rho v^2 \Delta t^2` and :math:`w^n` is
@@ -41,8 +21,8 @@ class DensitySteps(HostSteps):
     .. math::
         \sum_a D_a^- \left(\beta_a D_a^+ u^n\right)
 
-    with first derivatives from points to half points and back [1]_, and the mean :math:`\beta_a` of the buoyancies
-    :math:`1 / \rho` at both sides of a half point. In a layer, the memory variable :math:`\psi \gets b \psi + a \beta
+    with first derivatives from points to half points and back [1]_, and the buoyancy :math:`\beta_a` of the mean
+    density of both sides of a half point. In a layer, the memory variable :math:`\psi \gets b \psi + a \beta
     D^+ u` is added to the flux :math:`\beta D^+ u`, and :math:`\zeta \gets b \zeta + a D^- (\beta D^+ u + \psi)` to its
     derivative. The transposed scheme is propagated multiplied by c, as in the class ``Steps`` of NumPy. It has
     :math:`t \gets b t + a \kappa`, the flux :math:`\phi = \beta D^+ (\kappa + t)`, :math:`r \gets b r + a \phi`, and
@@ -75,10 +55,7 @@ class DensitySteps(HostSteps):
         threads: int | None,
         buoyancy: dict[int, np.ndarray],
     ) -> None:
-        super().__init__(tile, dtype)
-        self._slabs, self._half = slabs, tile.grid.order // 2
-        coefficients = staggered_derivative(tile.grid.order)
-        self._weights = {axis: (coefficients / h).astype(dtype) for axis, h in self._spacings()}
+        super().__init__(tile, slabs, dtype)
         # At the half points whose fluxes differ from zero: beyond the ends of the grid there are none.
         self._outside: dict[int, tuple[int, int]] = {}
         for axis in tile.axes:
@@ -89,7 +66,6 @@ class DensitySteps(HostSteps):
             part = slice(low, buoyancy[axis].shape[axis] - high)
             own = tuple(part if a == axis else slice(None) for a in range(3))
             self._buoyancy[axis] = np.ascontiguousarray(buoyancy[axis][own], dtype)
-        self._layers = [self._layer(slab) for slab in slabs]
 
     def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
         """Fill `out`, on the tile, with the operator applied to a field with halo; see :meth:`forward`."""
@@ -173,31 +149,6 @@ class DensitySteps(HostSteps):
         """Yield the layers across an axis with their memory variables."""
         return (found for found in zip(self._layers, *variables, strict=True) if found[0].axis == axis)
 
-    def _difference(self, x: LocalArray, start: Sequence[int], shape: Sequence[int], axis: int) -> LocalArray:
-        """Return the staggered derivative; the n-th result is between the elements start + n - 1 and start + n."""
-        total = None
-        for k, weight in enumerate(self._weights[axis]):
-            after, before = (x[_box([s + by * (a == axis) for a, s in enumerate(start)], shape)] for by in (k, -k - 1))
-            term = weight * (after - before)
-            total = term if total is None else total + term
-        return total
-
-    def _decayed(
-        self, own: LocalArray, recursion: Recursion, drive: LocalArray, begin: Sequence[int], target: LocalArray
-    ) -> tuple[LocalArray, LocalArray]:
-        """Return the next memory variable, driven by values from `begin` on, and the target plus this variable."""
-        read, index = (_box(first, own.shape) for first in (begin, recursion.start))
-        value = recursion.b * own + recursion.a * drive[read]
-        return self._replaced(own, (...,), value), self._replaced(target, index, target[index] + value)
-
-    def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
-        return np.pad(x, widths)
-
-    def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
-        """Return an array with other values at an index, in place."""
-        x[index] = values
-        return x
-
     def _variables(self, memory: np.ndarray, more: int) -> list[np.ndarray]:
         """Return one memory variable of each layer as views: at half points if `more` is 1, else at points."""
         views = []
@@ -210,25 +161,3 @@ class DensitySteps(HostSteps):
         """Return the shape of a memory variable, which is smaller than the memory of the slab."""
         width = self._tile.grid.layers.width
         return tuple(width + more if axis == slab.axis else n for axis, n in enumerate(self._tile.inner))
-
-    def _spacings(self) -> list[tuple[int, float]]:
-        return list(zip(self._tile.axes, self._tile.grid.spacing, strict=True))
-
-    def _layer(self, slab: Slab) -> _Layer:
-        axis, width, half = slab.axis, self._tile.grid.layers.width, self._half
-        low = slab.a[half] != 0  # of the first point of the axis
-        first = 0 if low else self._tile.inner[axis] - width
-        own = slice(half, half + width) if low else slice(-half - width, -half)
-        recursions = []
-        for values, begin in ((slab.staggered, first + half - 1), ((slab.a[own], slab.b[own]), first)):
-            a, b = (np.expand_dims(x, _others(axis)) for x in values)
-            recursions.append(Recursion(axis, a, b, tuple(begin * (other == axis) for other in range(3))))
-        return _Layer(axis, *recursions)
-
-
-def _others(axis: int) -> tuple[int, ...]:
-    return tuple(other for other in range(3) if other != axis)
-
-
-def _box(start: Sequence[int], shape: Sequence[int]) -> _Index:
-    return tuple(slice(first, first + n) for first, n in zip(start, shape, strict=True))

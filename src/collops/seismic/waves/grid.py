@@ -36,7 +36,7 @@ class Grid:
         The absorbing layers, outside the model.
     free_surface : bool
         Whether the pressure vanishes at depth 0, where there is then no layer: the field above is the mirror image of
-        the field below, with the opposite sign.
+        the field below, with the opposite sign. In elastic media the vertical stresses vanish there.
     time_order : {2, 4}
         Order of accuracy in time. A step of order 4 computes two Laplacians, and may be :math:`\sqrt{3/2}` times as
         long. Order 4 has no kernels for devices.
@@ -93,8 +93,8 @@ class Grid:
     def largest_step(self, velocity: float) -> float:
         """Return the longest stable time step in seconds for a largest velocity in metres per second.
 
-        With constant density: a variable one, VTI anisotropy and attenuation may need a shorter step, which the error
-        states.
+        With constant density: a variable one, VTI anisotropy, elastic media and attenuation may need a shorter step,
+        which the error states.
         """
         return largest_step(self.order, self.spacing, velocity, self.time_order)
 
@@ -210,11 +210,11 @@ class Tile:
         return xp.pad(values, self.ends, mode="edge").reshape(self.inner)
 
     def values(self, values: np.ndarray, axis: int | None = None, width: int = 0) -> np.ndarray:
-        """Return values of the model on this tile, with `width` more points on each side along one of three axes.
+        """Return values of the model on this tile, with `width` more points on each side along an axis of three or all.
 
         Edge values of the model continue.
         """
-        return self._values(values, [width if a == axis else 0 for a in self.axes])
+        return self._values(values, [width if axis in (a, None) else 0 for a in self.axes])
 
     def with_halo(self, values: np.ndarray) -> np.ndarray:
         """Return values of the model on this tile and its halo. Edge values of the model continue."""

@@ -90,8 +90,8 @@ class Program:
             traces = jnp.zeros((0, *modelling.geometry.shape[1:]), modelling.dtype) + 0 * velocity.sum()
             return DistributedArray(modelling.range, modelling.comm, traces)
         padded = jnp.pad(velocity, modelling.tile.ends, mode="edge").reshape(modelling.tile.inner)
-        c = modelling.medium.coefficients((padded * modelling.geometry.interval) ** 2)
-        if modelling.tile.surface:
+        c = modelling.medium.coefficients(padded**2) * modelling.geometry.interval**2
+        if modelling.tile.surface and modelling.medium.vanishes_at_surface:
             c = c.at[..., 0].set(0)
         traces = lax.map(lambda shot: self._shot(c, *shot), self._shots)
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))

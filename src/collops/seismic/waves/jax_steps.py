@@ -8,8 +8,10 @@ import jax.numpy as jnp
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.density_steps import DensitySteps
+from collops.seismic.waves.elastic_steps import ElasticSteps, Memory
 from collops.seismic.waves.numpy_steps import Steps
 from collops.seismic.waves.relaxation_steps import RelaxationSteps
+from collops.seismic.waves.staggered_steps import StaggeredSteps
 from collops.seismic.waves.vti_steps import VTISteps
 
 
@@ -56,19 +58,44 @@ class TracedSteps(Steps):
         return w, (firsts, seconds)
 
 
-class TracedDensitySteps(DensitySteps):
-    """The same with variable density."""
-
-    def at_rest(self, like: LocalArray, laplacians: int) -> State:
-        """Return the state at rest, of fields on the tile with the type of `like`."""
-        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
-        return _state(like, self.fields, (psi, zeta), laplacians)
+class TracedStaggeredSteps(StaggeredSteps):
+    """The same parts of steps on a staggered grid."""
 
     def _padded(self, x: LocalArray, widths: list[tuple[int, int]]) -> LocalArray:
         return jnp.pad(x, widths)
 
     def _replaced(self, x: LocalArray, index: tuple, values: LocalArray) -> LocalArray:
         return x.at[index].set(values)
+
+
+class TracedDensitySteps(TracedStaggeredSteps, DensitySteps):
+    """The Laplacian with variable density."""
+
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
+        psi, zeta = ([jnp.zeros(self._shape(slab, more), like.dtype) for slab in self._slabs] for more in (1, 0))
+        return _state(like, self.fields, (psi, zeta), laplacians)
+
+
+class TracedElasticSteps(TracedStaggeredSteps, ElasticSteps):
+    """The operator of elastic media; the memory has lists of variables by the axes of derivatives."""
+
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
+        memory = tuple(
+            {key: [jnp.zeros(zone.shape, like.dtype) for zone in own] for key, own in zones.items()}
+            for zones in self._after
+        )
+        return _state(like, self.fields, memory, laplacians)
+
+    def applied(self, u: LocalArray, memory: Any) -> tuple[LocalArray, Any]:
+        """Return the operator applied to fields whose halo between tiles is filled, and the next memory variables."""
+        psi, zeta = (
+            Memory(zones, {key: list(own) for key, own in values.items()})
+            for zones, values in zip(self._after, memory, strict=True)
+        )
+        fields = self._gradient(self._divergence(u, None, psi), None, zeta)
+        return jnp.stack(fields), (psi.values, zeta.values)
 
 
 class TracedVTISteps(VTISteps):

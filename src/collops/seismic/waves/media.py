@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from collops.errors import InputError
+from collops.seismic.waves.elastic import Elastic
 from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.variable_density import VariableDensity
 from collops.seismic.waves.viscoacoustic import Viscoacoustic, ViscoacousticDensity, ViscoacousticVTI
@@ -15,6 +16,8 @@ _MEDIA: dict[tuple[str, ...], Any] = {
     (): Medium,
     ("density",): VariableDensity,
     ("delta", "epsilon"): VTI,
+    ("shear_velocity",): Elastic,
+    ("density", "shear_velocity"): Elastic,
     ("quality_factor",): Viscoacoustic,
     ("density", "quality_factor"): ViscoacousticDensity,
     ("delta", "epsilon", "quality_factor"): ViscoacousticVTI,

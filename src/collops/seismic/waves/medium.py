@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,7 +21,8 @@ class Medium:
     """A medium with constant density on a tile, and the base of the others, which override what differs.
 
     All media have the scheme :math:`u^{n+1} = 2 u^n - u^{n-1} + C L u^n` with a linear operator L that does not depend
-    on the velocity, and symmetric coefficients C at each point, which are proportional to its square.
+    on the velocity, and symmetric coefficients C at each point. They are proportional to the square of the velocity,
+    unless a medium overrides `slope` and `relative_slope`.
 
     Parameters
     ----------
@@ -33,6 +35,10 @@ class Medium:
         In messages.
     on_devices : bool
         Whether there are kernels for devices.
+    vanishes_at_surface : bool
+        Whether all fields are 0 at the points of a free surface.
+    requirement : str
+        In messages: what velocities must be besides positive and finite; see :meth:`admits`.
     fields : tuple of int
         Number of coupled fields, as the first axis of arrays of them; empty for one field, whose arrays have no such
         axis. Sources and receivers are on the last field.
@@ -43,7 +49,9 @@ class Medium:
 
     name: ClassVar[str] = "constant density"
     on_devices: ClassVar[bool] = True
-    fields: ClassVar[tuple[int, ...]] = ()
+    vanishes_at_surface: ClassVar[bool] = True
+    requirement: ClassVar[str] = ""
+    fields: tuple[int, ...] = ()
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
@@ -54,13 +62,30 @@ class Medium:
         """Return the number of points on each side from which L takes values."""
         return grid.order // 2
 
+    @staticmethod
+    def layer_elements(tile: Tile, slabs: Sequence[Slab]) -> int:
+        """Return the elements of a memory variable of all layers of a tile."""
+        return sum(math.prod(slab.shape) for slab in slabs)
+
     def memory(self, tile: Tile) -> int:
         """Return the elements of a row of the memory variables of a tile that are not of the layers."""
         return 0
 
-    def coefficients(self, c: LocalArray) -> LocalArray:
-        """Return the coefficients C for the squared velocity times the squared time step on the tile."""
-        return c
+    def admits(self, velocity: LocalArray) -> bool:
+        """Return whether this medium can have positive velocities on the tile."""
+        return True
+
+    def coefficients(self, square: LocalArray) -> LocalArray:
+        """Return the coefficients C for the squared velocity on the tile, for a time step of 1 s."""
+        return square
+
+    def slope(self, velocity: LocalArray) -> LocalArray:
+        """Return the derivative of the coefficients with respect to the velocity, for a time step of 1 s."""
+        return self.coefficients(2 * velocity)
+
+    def relative_slope(self, velocity: LocalArray) -> LocalArray:
+        """Return the derivative of the coefficients that depend on the velocity, divided by them."""
+        return 2 / velocity
 
     def shot(self, shot: Shot) -> Shot:
         """Return a shot with the source as this medium has it."""

@@ -116,7 +116,7 @@ class Modelling:
         slices = [self.range.slices(rank)[0] for rank in range(comm.rank % count, comm.size, count)]
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
-        self._fill = TileHalos(parts, layout, self._group, kind.fields) if count > 1 else None
+        self._fill = TileHalos(parts, layout, self._group, self.medium.fields) if count > 1 else None
         self.memory = memory
 
     def velocity(self, model: DistributedArray) -> LocalArray:
@@ -130,12 +130,12 @@ class Modelling:
             check_host(model, f"of order {self.grid.time_order} in time the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
-        invalid = not bool(xp.isfinite(velocity).all() & (velocity > 0).all())
+        invalid = not (bool(xp.isfinite(velocity).all() & (velocity > 0).all()) and self.medium.admits(velocity))
         facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.wavenumber])
         invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
-                raise InputError("velocities must be positive and finite")
+                raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
             limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
             longest = limit / (float(largest) * float(wavenumber))
             if interval > longest:
@@ -153,9 +153,7 @@ class Modelling:
             other = () if self.medium.on_devices else (self.medium,)
             options = self._kernels, self.threads
             self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
-        c = self.medium.coefficients(engine.xp.square(velocity * self.geometry.interval)).astype(self.dtype)
-        if self.tile.surface:
-            c[..., 0] = 0
+        c = self._scaled(self.medium.coefficients(engine.xp.square(velocity))).astype(self.dtype)
         kind = loops.March if self.grid.time_order == 2 else self.time_loops
         memory = self.row_elements(self.tile)
         return kind(self.tile, self._steps[engine], memory, c, self._fill, self.storage)
@@ -170,7 +168,14 @@ class Modelling:
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
-        return self.medium.coefficients(2 * velocity * self.geometry.interval**2)
+        return self._scaled(self.medium.slope(velocity))
+
+    def _scaled(self, c: LocalArray) -> LocalArray:
+        """Return coefficients times the squared time step, 0 where all fields vanish."""
+        c = c * self.geometry.interval**2
+        if self.tile.surface and self.medium.vanishes_at_surface:
+            c[..., 0] = 0
+        return c
 
     def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
@@ -196,7 +201,7 @@ class Modelling:
 
     def row_elements(self, tile: Tile) -> int:
         """Return the elements of a row of the memory variables of a tile: of its layers, and of the medium."""
-        return sum(math.prod(slab.shape) for slab in self._slabs(tile)) + self.medium.memory(tile)
+        return self.medium.layer_elements(tile, self._slabs(tile)) + self.medium.memory(tile)
 
     def _slabs(self, tile: Tile) -> list[Slab]:
         return tile.slabs(self.absorption, self.dtype)

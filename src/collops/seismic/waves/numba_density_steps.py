@@ -1,4 +1,4 @@
-"""Time steps with variable density in Numba: each derivative in one pass over the grid, in several threads."""
+"""Time steps on staggered grids in Numba: each derivative in one pass over the grid, in several threads."""
 
 from __future__ import annotations
 
@@ -12,42 +12,31 @@ from numba import prange
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
-from collops.seismic.waves.density_steps import DensitySteps, Recursion
+from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.staggered_steps import Recursion, StaggeredSteps
 
 
-class NumbaDensitySteps(DensitySteps):
-    """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
+class NumbaStaggeredSteps(StaggeredSteps):
+    """The parts of steps on staggered grids, with the same bits as in NumPy; classes also derive from steps."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
-        super().__init__(tile, slabs, dtype, threads, *medium)
+        arguments: Any = (tile, slabs, dtype, threads, *medium)  # of the steps in NumPy
+        super().__init__(*arguments)
         self._thread_count = checked_threads(threads)
-        more = 2 * self._half - 1
-        self._fluxes = {
-            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(tile.inner)], dtype) for axis in tile.axes
-        }
         self._changes: dict[tuple[int, ...], np.ndarray] = {}
         _compiled(dtype.name, tile.grid.order)
-
-    def _flux(self, u: np.ndarray, axis: int) -> np.ndarray:
-        flux, start = self._fluxes[axis], [self._outside[axis][0] * (a == axis) for a in range(3)]
-        out = _flat(flux, start)
-        self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
-        return flux
-
-    def _divergence(self, fluxes: dict[int, np.ndarray], out: LocalArray) -> np.ndarray:
-        for number, (axis, flux) in enumerate(fluxes.items()):
-            start = [self._half if a == axis else 0 for a in range(3)]
-            self._run(_add_change, flux, start, axis, self._weights[axis], out, number > 0)
-        return out
 
     def _difference(self, x: np.ndarray, start: Sequence[int], shape: Sequence[int], axis: int) -> np.ndarray:
         key = tuple(shape)
         if key not in self._changes:
             self._changes[key] = np.empty(shape, x.dtype)
-        out = self._changes[key]
-        self._run(_add_change, x, start, axis, self._weights[axis], out, False)
-        return out
+        self._add_difference(x, start, axis, self._changes[key], False)
+        return self._changes[key]
+
+    def _add_difference(self, x: np.ndarray, start: Sequence[int], axis: int, out: np.ndarray, adds: bool) -> None:
+        """Fill `out` with a staggered derivative, or add it."""
+        self._run(_add_change, x, start, axis, self._weights[axis], out, adds)
 
     def _decayed(
         self, own: np.ndarray, recursion: Recursion, drive: np.ndarray, begin: Sequence[int], target: np.ndarray
@@ -69,6 +58,29 @@ class NumbaDensitySteps(DensitySteps):
         flat, begin, strides = _flat(x, start)
         with limited_threads(self._thread_count):
             kernel(flat, begin, strides, strides[axis], tuple(weights), *others)
+
+
+class NumbaDensitySteps(NumbaStaggeredSteps, DensitySteps):
+    """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
+
+    def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
+        super().__init__(tile, slabs, dtype, threads, *medium)
+        more = 2 * self._half - 1
+        self._fluxes = {
+            axis: np.zeros([n + more * (a == axis) for a, n in enumerate(tile.inner)], dtype) for axis in tile.axes
+        }
+
+    def _flux(self, u: np.ndarray, axis: int) -> np.ndarray:
+        flux, start = self._fluxes[axis], [self._outside[axis][0] * (a == axis) for a in range(3)]
+        out = _flat(flux, start)
+        self._run(_fill_flux, u, self._start(axis), axis, self._weights[axis], self._buoyancy[axis], *out)
+        return flux
+
+    def _divergence(self, fluxes: dict[int, np.ndarray], out: LocalArray) -> np.ndarray:
+        for number, (axis, flux) in enumerate(fluxes.items()):
+            start = [self._half if a == axis else 0 for a in range(3)]
+            self._add_difference(flux, start, axis, out, number > 0)
+        return out
 
 
 def _flat(x: np.ndarray, start: Sequence[int]) -> tuple[np.ndarray, int, tuple[int, ...]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Propagator:
-    r"""Acoustic modelling: the pressure at the receivers of all shots, as a function of the velocity. Collective.
+    r"""Modelling of waves: the pressure at the receivers of all shots, as a function of the velocity. Collective.
 
     Shots are shared out among groups of ranks, and the grid of each shot among the tiles of a group. Traces and their
     derivatives do not depend on the number of ranks or tiles, bit for bit, but for images from compressed wavefields.
@@ -44,6 +44,10 @@ class Propagator:
         float32 or float64, of fields and data.
     density : array or float, optional
         The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
+    shear_velocity : array or float, optional
+        The velocity of S waves in m/s, of the grid's shape, the same on all ranks, for isotropic elastic media with two
+        or three axes; 0 in fluids. The model is the velocity of P waves, at least the square root of 2 times as large.
+        A `density` is optional.
     epsilon, delta : array or float, optional
         Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
         is the vertical velocity. `epsilon` must be at least `delta`.
@@ -104,7 +108,7 @@ class Propagator:
         + \frac{w(t)}{\rho}\, \delta(x - x_s)
 
     on a staggered grid, so that a constant density changes nothing but the rounding and the dispersion. Between points
-    the mean of both buoyancies counts: the scheme is of second order in space where the density varies.
+    the mean of both densities counts: the scheme is of second order in space where the density varies.
 
     In VTI media, the horizontal and the vertical stress p and q solve
 
@@ -115,8 +119,19 @@ class Propagator:
 
     and receivers record q, which is the pressure where the medium is isotropic [1]_.
 
+    With a shear velocity :math:`v_S` the stress :math:`\sigma` solves
+
+    .. math::
+        \partial_t^2 \sigma = \lambda \left(\nabla \cdot a - \frac{w(t)}{\rho}\, \delta(x - x_s)\right) I
+        + \mu \left(\nabla a + \nabla a^T - \frac{2 w(t)}{n \rho}\, \delta(x - x_s)\, I\right), \quad
+        a = \frac{1}{\rho} \nabla \cdot \sigma
+
+    with :math:`\mu = \rho v_S^2` and :math:`\lambda + 2 \mu = \rho v^2`, on the staggered grid of velocity and stress
+    [2]_. Receivers record the pressure, the negative mean of the n normal stresses. In homogeneous media it is that of
+    the fluid with the same velocity and density, times the square of :math:`1 - 2 (n - 1) / n\, v_S^2 / v^2`.
+
     With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
-    to the modulus at the reference frequency [2]_.
+    to the modulus at the reference frequency [3]_.
 
     Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
     order in time, and each shot on several tiles one allreduce of its traces.
@@ -125,7 +140,9 @@ class Propagator:
     ----------
     .. [1] Duveneck, E., and Bakker, P. M., "Stable P-wave modeling for reverse-time migration in tilted TI media",
        Geophysics 76(2), S65-S75, 2011.
-    .. [2] Robertsson, J. O. A., Blanch, J. O., and Symes, W. W., "Viscoelastic finite-difference modeling", Geophysics
+    .. [2] Virieux, J., "P-SV wave propagation in heterogeneous media: velocity-stress finite-difference method",
+       Geophysics 51(4), 889-901, 1986.
+    .. [3] Robertsson, J. O. A., Blanch, J. O., and Symes, W. W., "Viscoelastic finite-difference modeling", Geophysics
        59(9), 1444-1456, 1994.
 
     Examples
@@ -148,6 +165,7 @@ class Propagator:
         tiles: Sequence[int] | None = None,
         dtype: DTypeLike = "float32",
         density: ArrayLike | None = None,
+        shear_velocity: ArrayLike | None = None,
         epsilon: ArrayLike | None = None,
         delta: ArrayLike | None = None,
         quality_factor: ArrayLike | None = None,
@@ -161,7 +179,7 @@ class Propagator:
     ) -> None:
         self.grid, self.geometry = grid, geometry
         parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
-        parameters["quality_factor"] = quality_factor
+        parameters |= {"shear_velocity": shear_velocity, "quality_factor": quality_factor}
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
         options |= {"memory": memory, "wavefield_bits": wavefield_bits, "relaxation": relaxation}
         # Windows have the storage.
@@ -189,10 +207,11 @@ class Propagator:
         ------
         LayoutError, UnsupportedTypeError
             If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the density
-            varies, the medium is VTI or viscoacoustic, or the grid is of fourth order in time; if it is of JAX without
-            64-bit numbers, and `dtype` is float64.
+            varies, the medium is VTI, elastic or viscoacoustic, or the grid is of fourth order in time; if it is of JAX
+            without 64-bit numbers, and `dtype` is float64.
         InputError
-            On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
+            On every rank, if a velocity is not a positive number or too small for the shear velocity, or the time step
+            is too long for the largest one.
         """
         modelling = self._modelling
         if isinstance(model, DistributedArray) and model.engine.traced:

@@ -32,8 +32,8 @@ class VariableDensity(Medium):
     density : numpy.ndarray
         On the tile, in double precision.
     buoyancy : dict
-        For each axis the buoyancy at the half points along it, the mean of both sides, from half a stencil before the
-        first point of the tile to half a stencil after the last.
+        For each axis the buoyancy at the half points along it, of the mean density of both sides, from half a stencil
+        before the first point of the tile to half a stencil after the last.
 
     Raises
     ------
@@ -50,7 +50,7 @@ class VariableDensity(Medium):
             raise InputError("densities must be positive")
         self.tile, self.density = tile, tile.values(values)
         self.buoyancy = {
-            axis: _between(1 / tile.values(values, axis, tile.grid.order // 2), axis) for axis in tile.axes
+            axis: buoyancy_between(tile.values(values, axis, tile.grid.order // 2), axis) for axis in tile.axes
         }
         self.wavenumber = self._largest_wavenumber()
 
@@ -59,9 +59,9 @@ class VariableDensity(Medium):
         """Return the number of points on each side from which two staggered derivatives take values."""
         return grid.order - 1
 
-    def coefficients(self, c: LocalArray) -> LocalArray:
-        """Return the coefficients for the squared velocity times the squared time step on the tile."""
-        return self.density.astype(c.dtype, copy=False) * c
+    def coefficients(self, square: LocalArray) -> LocalArray:
+        """Return the coefficients for the squared velocity on the tile."""
+        return self.density.astype(square.dtype, copy=False) * square
 
     def shot(self, shot: Shot) -> Shot:
         """Return a shot whose source is divided by the density at its points."""
@@ -99,7 +99,15 @@ class VariableDensity(Medium):
         return float(np.sqrt((self.density * bound).max()))
 
 
-def _between(values: np.ndarray, axis: int) -> np.ndarray:
+def between(values: np.ndarray, axis: int) -> np.ndarray:
     """Return the means of neighbours along an axis."""
     first, last = (tuple(part if a == axis else slice(None) for a in range(3)) for part in (slice(-1), slice(1, None)))
     return (values[last] + values[first]) / 2
+
+
+def buoyancy_between(density: np.ndarray, axis: int) -> np.ndarray:
+    """Return the buoyancies between neighbours along an axis.
+
+    They are of the mean density: so reflections of a step of the density are of second order in space.
+    """
+    return 1 / between(density, axis)

@@ -72,9 +72,9 @@ class Viscoacoustic(Medium):
         """Return the elements of a row of the memory variables of a tile that are not of the layers."""
         return -(-len(self._decays) * math.prod((*self.fields, *tile.shape)) // 2)
 
-    def coefficients(self, c: LocalArray) -> LocalArray:
-        """Return the coefficients for the squared velocity times the squared time step on the tile."""
-        return self._first.astype(c.dtype, copy=False) * super().coefficients(c)
+    def coefficients(self, square: LocalArray) -> LocalArray:
+        """Return the coefficients for the squared velocity on the tile."""
+        return self._first.astype(square.dtype, copy=False) * super().coefficients(square)
 
     def shot(self, shot: Shot) -> Shot:
         """Return a shot whose source is filtered in time."""

@@ -72,9 +72,9 @@ class VTI(Medium):
         largest = (first + vertical) / 2 + np.sqrt(((first - vertical) / 2) ** 2 + product)
         self.wavenumber = float(np.sqrt(largest.max()))
 
-    def coefficients(self, c: LocalArray) -> LocalArray:
-        """Return the elements (0, 0), (0, 1) and (1, 1) of the matrix, multiplied by c."""
-        return self._matrix.astype(c.dtype, copy=False) * c
+    def coefficients(self, square: LocalArray) -> LocalArray:
+        """Return the elements (0, 0), (0, 1) and (1, 1) of the matrix, multiplied by the squared velocity."""
+        return self._matrix.astype(square.dtype, copy=False) * square
 
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
