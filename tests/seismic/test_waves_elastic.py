@@ -24,12 +24,20 @@ def varying(grid, seed=5):
     return {"shear_velocity": shear, "density": 1500 + 1000 * density}
 
 
+def at_depths_of_points(grid, geometry):
+    """The stations at the nearest depths of grid points, as near the free surface of a solid."""
+    step = [*[np.nan] * (len(grid.shape) - 1), grid.spacing[-1]]
+    moved = (np.where(np.isnan(step), x, np.rint(x / step) * step) for x in (geometry.sources, geometry.receivers))
+    return replace(geometry, **dict(zip(("sources", "receivers"), moved, strict=True)))
+
+
 @pytest.mark.parametrize(("ndim", "time_order"), [(2, 4), (3, 2)])
 def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
     grid, geometry = small(ndim, 4, shots=1, samples=20)
     shallow = [1.0] * (ndim - 1) + [0.2]  # waves reach the free surface
     geometry = replace(geometry, sources=geometry.sources * shallow, receivers=geometry.receivers * shallow)
     grid = replace(grid, time_order=time_order, shape=((7, 8, 12), (13, 14))[3 - ndim], layers=Layers(2))
+    geometry = at_depths_of_points(grid, geometry)
     options = {"dtype": "float64", "kernels": "numpy", **varying(grid)}
     tiles = (((1, 1, comm.size), (comm.size, 1))[3 - ndim]) if comm.size < 4 else None
     F = Propagator(grid, geometry, tiles=tiles, comm=comm, **options)
@@ -47,6 +55,7 @@ def test_numba_computes_the_same_bits_as_numpy(comm):
 
 def test_fluids_are_acoustic(comm):
     grid, geometry = small(3, 4, shots=2, samples=15, width=2)
+    geometry = at_depths_of_points(grid, geometry)
     density, none = varying(grid)["density"], np.zeros(grid.shape)
     options = {"dtype": "float64", "kernels": "numpy", "comm": comm, "density": density}
     F, acoustic = (Propagator(grid, geometry, **options, **x) for x in ({"shear_velocity": none}, {}))
@@ -222,7 +231,7 @@ def test_layers_absorb_below_water():
 
 
 def test_unusable_parameters(comm):
-    grid, geometry = small(2)
+    grid, geometry = small(2, surface=False)
     good, line = np.full(grid.shape, 900.0), small(1)
     for arguments, words in [
         ({"shear_velocity": -good}, "must not be negative"),
@@ -237,3 +246,22 @@ def test_unusable_parameters(comm):
     F = Propagator(grid, geometry, kernels="numpy", comm=comm, shear_velocity=good)
     with pytest.raises(InputError, match="Poisson's ratio"):
         F(collops.full(F.domain, 1250.0, comm=comm))
+
+
+def test_stations_that_elastic_waves_cannot_have(comm):
+    """Vertical weights are mirrored as if the pressure vanished at the surface, which it does not in a solid."""
+    grid, good = Grid((9, 12), (10.0, 8.0), order=2, layers=Layers(3), free_surface=True), [[40.0, 16.0]]
+    solid, sea = np.full(grid.shape, 900.0), np.broadcast_to(np.where(np.arange(12) < 3, 0.0, 900.0), grid.shape)
+
+    def propagator(shear, sources=good, receivers=good, **options):
+        geometry = Geometry(sources, receivers, np.ones(3), 0.001, **options)
+        return Propagator(grid, geometry, kernels="numpy", comm=comm, shear_velocity=shear)
+
+    for where in ({"sources": [[40.0, 17.0]]}, {"receivers": [[41.0, 8.0], [40.0, 31.0]]}):
+        with pytest.raises(InputError, match=f"1 of the {next(iter(where))} .* every 8 m"):
+            propagator(solid, **where)
+        propagator(sea, **where)
+    propagator(solid, [[43.0, 33.0]], [[41.0, 0.0], [7.0, 24.0]])
+    for options in ({"components": "vz"}, {"source_components": "fx"}):
+        with pytest.raises(InputError, match="of pressure"):
+            propagator(sea, **options)

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.elastic_steps import layer_elements, stress_components
-from collops.seismic.waves.grid import Grid, Slab, Tile
+from collops.seismic.waves.geometry import Geometry
+from collops.seismic.waves.grid import RADIUS, Grid, Slab, Tile
 from collops.seismic.waves.medium import grid_values
 from collops.seismic.waves.stencil import staggered_derivative
 from collops.seismic.waves.variable_density import VariableDensity, between, buoyancy_between
@@ -68,6 +69,7 @@ class Elastic(VariableDensity):
         self.fields = (len(stress_components(tile.axes)),)
         self._factor = 2 - 2 / len(tile.axes)  # g
         self._shear_square = tile.values(shear) ** 2
+        self._solid_surface = grid.free_surface and bool((shear[..., 0] > 0).any())
         more = grid.order // 2 + 1
         extended = tile.values(values, None, more)
         modulus = tile.values(values * shear**2, None, more)
@@ -93,6 +95,24 @@ class Elastic(VariableDensity):
     def admits(self, velocity: LocalArray) -> bool:
         """Return whether Poisson's ratio is positive or 0 everywhere."""
         return bool((velocity**2 >= (2 - 1e-9) * self._shear_square).all())
+
+    def check_stations(self, geometry: Geometry) -> None:
+        """Raise InputError unless all stations are of pressure, and near a solid's free surface at depths of points."""
+        if max(geometry.receiver_axes.max(), geometry.source_axes.max()) >= 0:
+            raise InputError(
+                "elastic waves have sources and receivers of pressure: omit components and source_components"
+            )
+        if not self._solid_surface:
+            return
+        spacing = self.tile.grid.spacing[-1]
+        for name in ("sources", "receivers"):
+            depths = np.asarray(getattr(geometry, name))[..., -1] / spacing
+            between = (depths < RADIUS) & (np.abs(depths - np.rint(depths)) > 1e-6)
+            if between.any():
+                raise InputError(
+                    f"{int(between.sum())} of the {name} are less than {RADIUS} points below the free surface of a "
+                    f"solid; there, elastic waves need depths of grid points, every {spacing:g} m"
+                )
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the coefficients C for the squared velocity on the tile, for a time step of 1 s."""

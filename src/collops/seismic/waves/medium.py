@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.seismic.real_numbers import finite_array
+from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import largest_wavenumber
@@ -74,6 +75,9 @@ class Medium:
     def admits(self, velocity: LocalArray) -> bool:
         """Return whether this medium can have positive velocities on the tile."""
         return True
+
+    def check_stations(self, geometry: Geometry) -> None:
+        """Raise InputError if this medium cannot have sources or receivers of a geometry."""
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the coefficients C for the squared velocity on the tile, for a time step of 1 s."""

@@ -101,6 +101,7 @@ class Modelling:
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
             self.medium = kind(self.tile, **self.parameters, **mechanisms)
+            self.medium.check_stations(geometry)
             self.wavenumber = self.medium.wavenumber
             self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory, wavefield_bits)
