@@ -78,12 +78,14 @@ class VTI(Medium):
 
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
+        if compiled:
+            from collops.seismic.waves.numba_steps import NumbaVTISteps, Steps
+
+            parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
+            return NumbaVTISteps(self.tile, dtype, threads, *parts)
+        from collops.seismic.waves.numpy_steps import Steps
         from collops.seismic.waves.vti_steps import VTISteps
 
-        if compiled:
-            from collops.seismic.waves.numba_steps import Steps
-        else:
-            from collops.seismic.waves.numpy_steps import Steps
         parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
         return VTISteps(self.tile, dtype, *parts)
 
