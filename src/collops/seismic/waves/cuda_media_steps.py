@@ -65,10 +65,18 @@ class CudaLaplacianSteps(CudaMediaSteps):
         Of arrays on the device.
     axes : sequence of int, optional
         The axes, of three, along which to differentiate; all by default.
+    matrix : tuple of tuple of int, optional
+        Of the steps of which this is a part, so that one compilation serves both.
     """
 
     def __init__(
-        self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, xp: Any, axes: Sequence[int] | None = None
+        self,
+        tile: Tile,
+        slabs: Sequence[Slab],
+        dtype: np.dtype,
+        xp: Any,
+        axes: Sequence[int] | None = None,
+        matrix: tuple[tuple[int, ...], ...] = HostSteps.matrix,
     ) -> None:
         super().__init__(tile, dtype)
         axes = tile.axes if axes is None else axes
@@ -79,7 +87,7 @@ class CudaLaplacianSteps(CudaMediaSteps):
                 part = Variable(slab.offset, slab.shape, slab.begin, *slab.zone, slab.a, slab.b, slab.begin)
                 layers.append((slab.axis, part, part))
         centers, seconds, firsts = tile.stencils(dtype, axes)
-        self.kernels = MediaKernels(tile, dtype, xp, self.matrix, layers)
+        self.kernels = MediaKernels(tile, dtype, xp, matrix, layers)
         self.kernels.put(axes=np.isin(range(3), axes), center=centers.sum(dtype=dtype))
         self.kernels.put_by_axis(axes, centers=centers, seconds=seconds, firsts=firsts)
 

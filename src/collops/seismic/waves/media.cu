@@ -4,10 +4,10 @@
 // computes one point, and neighbours in a row are next to each other. Compiled without contraction (--fmad=false), each point takes the
 // operations of the NumPy steps in the same order, so that results are the same bits as on hosts, and do not depend on the tiles.
 //
-// compile-with: -DHALF=4
-// compile-with: -DHALF=8 -DCOLLOPS_DOUBLE
+// compile-with: -DHALF=4 -DFIELDS=2
+// compile-with: -DHALF=8 -DFIELDS=1 -DCOLLOPS_DOUBLE
 //
-// HALF is half the order of accuracy. Arrays have three axes; those that the grid does not have are the first ones and have one point.
+// HALF is half the order of accuracy, and FIELDS the number of coupled fields. Arrays have three axes; those that the grid does not have are the first ones and have one point.
 
 #ifdef __HIP__
 #pragma clang fp contract(off)
@@ -23,8 +23,7 @@ typedef float Real;
 #define LINE 32   // threads of a block along a row, and LINES rows
 #define LINES 8
 #define LAYERS 6
-#define FIELDS 8  // maximum number of coupled fields
-#define KERNEL extern "C" __global__ void __launch_bounds__(LINE * LINES)
+#define KERNEL extern "C" __global__ void __launch_bounds__(LINE * LINES, 4)
 
 // The tile in an array: where its first point is, and how far times, fields, planes and rows are apart. Points of a row are contiguous.
 struct View {
@@ -60,7 +59,7 @@ struct Step {
     const Real* signal;       // (steps from number -lead on, parts, points)
     Real* traces;             // (receivers, samples)
     int count, samples, lead, parts, part;
-    int size[3], axes[3], surface, layers, axis, fields;
+    int size[3], axes[3], surface, layers, axis;
     int low, high;            // half points along `axis` before the first one and from the last one on have no flux
     int element[FIELDS * FIELDS];  // of the matrix of coefficients at a point: the number of a coefficient, or -1
     Real factor, center, centers[3], seconds[3 * WIDTH], firsts[3 * WIDTH];
@@ -73,24 +72,38 @@ __device__ __forceinline__ Real* place(const Step& s, const View& view, int ahea
 }
 
 struct Point {
-    int at[3];
-    bool inside;
+    int i, j, k;
 };
 
-__device__ __forceinline__ Point own_point(const Step& s)
+// Registers have no index: an array with a variable index would be in local memory.
+__device__ __forceinline__ int index_along(const Point& p, int axis)
 {
-    const int i = blockIdx.z, j = blockIdx.y * LINES + threadIdx.y, k = blockIdx.x * LINE + threadIdx.x;
-    return {{i, j, k}, j < s.size[1] && k < s.size[2]};
+    return axis == 0 ? p.i : axis == 1 ? p.j : p.k;
+}
+
+__device__ __forceinline__ Point moved(const Point& p, int axis, int by)
+{
+    return {p.i + (axis == 0 ? by : 0), p.j + (axis == 1 ? by : 0), p.k + (axis == 2 ? by : 0)};
+}
+
+__device__ __forceinline__ Point own_point()
+{
+    return {(int)blockIdx.z, (int)(blockIdx.y * LINES + threadIdx.y), (int)(blockIdx.x * LINE + threadIdx.x)};
+}
+
+__device__ __forceinline__ bool inside(const Step& s, const Point& p)
+{
+    return p.j < s.size[1] && p.k < s.size[2];
 }
 
 __device__ __forceinline__ long long index_in(const View& view, const Point& p)
 {
-    return p.at[0] * view.plane + p.at[1] * view.row + p.at[2];
+    return p.i * view.plane + p.j * view.row + p.k;
 }
 
 __device__ __forceinline__ long long own_index(const Step& s, const Point& p)
 {
-    return ((long long)p.at[0] * s.size[1] + p.at[1]) * s.size[2] + p.at[2];
+    return ((long long)p.i * s.size[1] + p.j) * s.size[2] + p.k;
 }
 
 __device__ __forceinline__ long long own_size(const Step& s)
@@ -100,7 +113,7 @@ __device__ __forceinline__ long long own_size(const Step& s)
 
 __device__ __forceinline__ long long index_of(const Variable& v, const Point& p)
 {
-    return v.origin + p.at[0] * v.plane + p.at[1] * v.row + p.at[2];
+    return v.origin + p.i * v.plane + p.j * v.row + p.k;
 }
 
 __device__ __forceinline__ bool has(const Variable& v, int index)
@@ -108,17 +121,18 @@ __device__ __forceinline__ bool has(const Variable& v, int index)
     return index >= v.first && index < v.last;
 }
 
-__device__ __forceinline__ long long gap_of(const View& view, int axis)
+// How far neighbours along an axis are apart: a plane has less than 2^31 / HALF points.
+__device__ __forceinline__ int gap_of(const View& view, int axis)
 {
-    return axis == 0 ? view.plane : axis == 1 ? view.row : 1;
+    return axis == 0 ? (int)view.plane : axis == 1 ? (int)view.row : 1;
 }
 
-__device__ __forceinline__ long long gap_of(const Variable& v, int axis)
+__device__ __forceinline__ int gap_of(const Variable& v, int axis)
 {
-    return axis == 0 ? v.plane : axis == 1 ? v.row : 1;
+    return axis == 0 ? (int)v.plane : axis == 1 ? (int)v.row : 1;
 }
 
-__device__ __forceinline__ Real first_derivative(const Step& s, const Real* x, long long gap, int axis)
+__device__ __forceinline__ Real first_derivative(const Step& s, const Real* x, int gap, int axis)
 {
     const Real* weights = s.firsts + axis * WIDTH;
     Real total = weights[0] * (x[gap] - x[-gap]);
@@ -128,14 +142,14 @@ __device__ __forceinline__ Real first_derivative(const Step& s, const Real* x, l
 }
 
 // Add the second derivative without its central term.
-__device__ __forceinline__ void add_sides(const Step& s, const Real* x, long long gap, int axis, Real& total)
+__device__ __forceinline__ void add_sides(const Step& s, const Real* x, int gap, int axis, Real& total)
 {
     const Real* weights = s.seconds + axis * WIDTH;
 #pragma unroll
     for (int k = 0; k < HALF; ++k) total += weights[k] * (x[(k + 1) * gap] + x[-(k + 1) * gap]);
 }
 
-__device__ __forceinline__ Real second_derivative(const Step& s, const Real* x, long long gap, int axis)
+__device__ __forceinline__ Real second_derivative(const Step& s, const Real* x, int gap, int axis)
 {
     Real total = s.centers[axis] * *x;
     add_sides(s, x, gap, axis, total);
@@ -143,7 +157,7 @@ __device__ __forceinline__ Real second_derivative(const Step& s, const Real* x, 
 }
 
 // The staggered derivative between the elements x[-gap] and x[0].
-__device__ __forceinline__ Real staggered_derivative(const Step& s, const Real* x, long long gap, int axis)
+__device__ __forceinline__ Real staggered_derivative(const Step& s, const Real* x, int gap, int axis)
 {
     const Real* weights = s.firsts + axis * WIDTH;
     Real total = weights[0] * (x[0] - x[-gap]);
@@ -152,23 +166,23 @@ __device__ __forceinline__ Real staggered_derivative(const Step& s, const Real* 
     return total;
 }
 
-// Find the layer and the point of its first or second variable that a thread advances, or return null.
+// Find the layer and the point of its first or second variable that a thread advances; return the layer's number, or -1.
 template <int WHICH>
-__device__ __forceinline__ const Layer* own_variable(const Step& s, Point& p)
+__device__ __forceinline__ int own_variable(const Step& s, Point& p)
 {
     int number = 0;
     while (number + 1 < s.layers && (int)blockIdx.x >= s.layer[number + 1].block[WHICH]) ++number;
-    const Layer& layer = s.layer[number];
-    const Variable& v = WHICH ? layer.second : layer.first;
-    const int axis = layer.axis, extent = v.last - v.first;
-    const int rows = axis == 1 ? extent : s.size[1], columns = axis == 2 ? extent : s.size[2];
-    const long long planes = axis == 0 ? extent : s.size[0];
-    long long rest = ((long long)(blockIdx.x - layer.block[WHICH]) * LINES + threadIdx.y) * LINE + threadIdx.x;
-    if (rest >= planes * rows * columns) return nullptr;
-    p.at[2] = rest % columns, rest /= columns;
-    p.at[1] = rest % rows, p.at[0] = rest / rows;
-    p.at[axis] += v.first;
-    return &layer;
+    const Variable& v = WHICH ? s.layer[number].second : s.layer[number].first;
+    const int axis = s.layer[number].axis, extent = v.last - v.first;
+    const int planes = axis == 0 ? extent : s.size[0], rows = axis == 1 ? extent : s.size[1];
+    const int columns = axis == 2 ? extent : s.size[2];
+    const unsigned blocks = blockIdx.x - s.layer[number].block[WHICH];
+    const unsigned long long thread = ((unsigned long long)blocks * LINES + threadIdx.y) * LINE + threadIdx.x;
+    const unsigned row = thread / columns;
+    if (row >= (unsigned)planes * rows) return -1;
+    const Point first = {(int)(row / rows), (int)(row % rows), (int)(thread - (unsigned long long)row * columns)};
+    p = moved(first, axis, v.first);
+    return number;
 }
 
 // Fill the halo above a free surface.
@@ -185,10 +199,10 @@ KERNEL mirror(const Step s, int ahead)
 KERNEL advance_psi(const Step s, int ahead)
 {
     Point p;
-    const Layer* layer = own_variable<0>(s, p);
-    if (!layer) return;
-    const Variable& v = layer->first;
-    const int axis = layer->axis, of = v.profile + p.at[axis];
+    const int number = own_variable<0>(s, p);
+    if (number < 0) return;
+    const Variable& v = s.layer[number].first;
+    const int axis = s.layer[number].axis, of = v.profile + index_along(p, axis);
     Real& own = s.first[index_of(v, p)];
     own = s.b[of] * own + s.a[of] * first_derivative(s, s.u.at + index_in(s.u, p), gap_of(s.u, axis), axis);
 }
@@ -197,10 +211,10 @@ KERNEL advance_psi(const Step s, int ahead)
 KERNEL recede_t(const Step s, int ahead)
 {
     Point p;
-    const Layer* layer = own_variable<1>(s, p);
-    if (!layer) return;
-    const Variable& v = layer->second;
-    const int of = v.profile + p.at[layer->axis];
+    const int number = own_variable<1>(s, p);
+    if (number < 0) return;
+    const Variable& v = s.layer[number].second;
+    const int of = v.profile + index_along(p, s.layer[number].axis);
     Real& own = s.second[index_of(v, p)];
     own = s.b[of] * own + s.a[of] * s.u.at[index_in(s.u, p)];
 }
@@ -208,10 +222,10 @@ KERNEL recede_t(const Step s, int ahead)
 KERNEL recede_r(const Step s, int ahead)
 {
     Point p;
-    const Layer* layer = own_variable<0>(s, p);
-    if (!layer) return;
-    const Variable& v = layer->first;
-    const int axis = layer->axis, of = v.profile + p.at[axis];
+    const int number = own_variable<0>(s, p);
+    if (number < 0) return;
+    const Variable& v = s.layer[number].first;
+    const int axis = s.layer[number].axis, of = v.profile + index_along(p, axis);
     const long long at = index_of(v, p);
     Real change = first_derivative(s, s.u.at + index_in(s.u, p), gap_of(s.u, axis), axis);
     change += first_derivative(s, s.second + at, gap_of(v, axis), axis);
@@ -221,23 +235,25 @@ KERNEL recede_r(const Step s, int ahead)
 template <bool ADJOINT>
 __device__ __forceinline__ void apply(const Step& s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real* u = s.u.at + index_in(s.u, p);
     Real total = s.center * *u;
+#pragma unroll
     for (int axis = 0; axis < 3; ++axis)
         if (s.axes[axis]) add_sides(s, u, gap_of(s.u, axis), axis, total);
     for (int number = 0; number < s.layers; ++number) {
         const Layer& layer = s.layer[number];
         const Variable& v = layer.second;
         const int axis = layer.axis;
-        if (!has(v, p.at[axis])) continue;
-        const long long at = index_of(v, p), gap = gap_of(v, axis);
+        const int index = index_along(p, axis), gap = gap_of(v, axis);
+        if (!has(v, index)) continue;
+        const long long at = index_of(v, p);
         const Real change = first_derivative(s, s.first + at, gap, axis);
         if (ADJOINT) {
             total += second_derivative(s, s.second + at, gap, axis) - change;
         } else {
-            const int of = v.profile + p.at[axis];
+            const int of = v.profile + index;
             const Real curvature = second_derivative(s, u, gap_of(s.u, axis), axis);
             const Real own = s.b[of] * s.second[at] + s.a[of] * (curvature + change);
             s.second[at] = own;
@@ -264,10 +280,9 @@ KERNEL transposed(const Step s, int ahead)
 __device__ __forceinline__ Real summed(const Step& s, const Real* u, const Point& p, int axis, int along, bool layers)
 {
     const Real value = u[along * gap_of(s.u, axis)];
-    Point other = p;
-    other.at[axis] += along;
+    const Point other = moved(p, axis, along);
     for (int number = 0; layers && number < s.layers; ++number)
-        if (s.layer[number].axis == axis && has(s.layer[number].second, other.at[axis]))
+        if (s.layer[number].axis == axis && has(s.layer[number].second, index_along(other, axis)))
             return value + s.second[index_of(s.layer[number].second, other)];
     return value;
 }
@@ -276,22 +291,18 @@ __device__ __forceinline__ Real summed(const Step& s, const Real* u, const Point
 template <bool ADJOINT>
 __device__ __forceinline__ void find_flux(const Step& s)
 {
-    Point p = own_point(s);
-    const int axis = s.axis, extent = s.size[axis] + 2 * HALF - 1;
-    for (int other = 0; other < 3; ++other)
-        if (p.at[other] >= (other == axis ? extent : s.size[other])) return;
-    const int n = p.at[axis];
-    if (n < s.low || n >= s.high) return;
-    const long long rows = axis == 1 ? extent : s.size[1], columns = axis == 2 ? extent : s.size[2];
-    const long long gap = axis == 0 ? rows * columns : axis == 1 ? columns : 1;
-    const long long at = (p.at[0] * rows + p.at[1]) * columns + p.at[2];
+    const Point p = own_point();
+    const int axis = s.axis, n = index_along(p, axis), more = 2 * HALF - 1;
+    const int rows = s.size[1] + (axis == 1 ? more : 0), columns = s.size[2] + (axis == 2 ? more : 0);
+    if (p.j >= rows || p.k >= columns || n < s.low || n >= s.high) return;
+    const int gap = axis == 0 ? rows * columns : axis == 1 ? columns : 1;
+    const long long at = ((long long)p.i * rows + p.j) * columns + p.k;
 
-    Point after = p;
-    after.at[axis] -= HALF - 1;
+    const Point after = moved(p, axis, 1 - HALF);
     bool near = false;
     for (int number = 0; ADJOINT && number < s.layers; ++number) {
         const Layer& layer = s.layer[number];
-        const int point = after.at[axis];
+        const int point = index_along(after, axis);
         near |= layer.axis == axis && point + HALF > layer.second.first && point - HALF < layer.second.last;
     }
     const Real *u = s.u.at + index_in(s.u, after), *weights = s.firsts + axis * WIDTH;
@@ -299,10 +310,9 @@ __device__ __forceinline__ void find_flux(const Step& s)
 #pragma unroll
     for (int k = 1; k < HALF; ++k)
         value += weights[k] * (summed(s, u, after, axis, k, near) - summed(s, u, after, axis, -k - 1, near));
-    const long long known = s.high - s.low, last = axis == 2 ? known : columns, middle = axis == 1 ? known : rows;
-    Point own = p;
-    own.at[axis] -= s.low;
-    value = s.buoyancy[axis][(own.at[0] * middle + own.at[1]) * last + own.at[2]] * value;
+    const int known = s.high - s.low, last = axis == 2 ? known : columns, middle = axis == 1 ? known : rows;
+    const Point own = moved(p, axis, -s.low);
+    value = s.buoyancy[axis][((long long)own.i * middle + own.j) * last + own.k] * value;
     for (int number = 0; number < s.layers; ++number) {
         const Variable& v = s.layer[number].first;
         if (s.layer[number].axis != axis || !has(v, n)) continue;
@@ -314,7 +324,7 @@ __device__ __forceinline__ void find_flux(const Step& s)
     // Above a free surface, fluxes along the last axis are mirror images.
     const bool closes = s.surface && axis == 2;
     if (!closes || n >= HALF) s.flux[axis][at] = value;
-    if (closes && n >= HALF && n < 2 * HALF) s.flux[axis][at + (2 * HALF - 1 - 2 * n) * gap] = value;
+    if (closes && n >= HALF && n < 2 * HALF) s.flux[axis][at + (more - 2 * n) * gap] = value;
 }
 
 KERNEL flux(const Step s, int ahead)
@@ -330,16 +340,16 @@ KERNEL flux_of_adjoint(const Step s, int ahead)
 template <bool ADJOINT>
 __device__ __forceinline__ void diverge(const Step& s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     Real total = 0, changes[3] = {};
     bool any = false;
 #pragma unroll
     for (int axis = 0; axis < 3; ++axis) {
         if (!s.axes[axis]) continue;
-        const long long rows = s.size[1] + (axis == 1 ? 2 * HALF - 1 : 0), columns = s.size[2] + (axis == 2 ? 2 * HALF - 1 : 0);
-        const long long gap = axis == 0 ? rows * columns : axis == 1 ? columns : 1;
-        const Real* at = s.flux[axis] + (p.at[0] * rows + p.at[1]) * columns + p.at[2] + HALF * gap;
+        const int rows = s.size[1] + (axis == 1 ? 2 * HALF - 1 : 0), columns = s.size[2] + (axis == 2 ? 2 * HALF - 1 : 0);
+        const int gap = axis == 0 ? rows * columns : axis == 1 ? columns : 1;
+        const Real* at = s.flux[axis] + ((long long)p.i * rows + p.j) * columns + p.k + HALF * gap;
         changes[axis] = staggered_derivative(s, at, gap, axis);
         total = any ? total + changes[axis] : changes[axis];
         any = true;
@@ -347,7 +357,7 @@ __device__ __forceinline__ void diverge(const Step& s, int ahead)
     for (int number = 0; number < (ADJOINT ? 0 : s.layers); ++number) {
         const Layer& layer = s.layer[number];
         const Variable& v = layer.second;
-        const int index = p.at[layer.axis];
+        const int index = index_along(p, layer.axis);
         if (!has(v, index)) continue;
         Real& own = s.second[index_of(v, p)];
         const Real change = layer.axis == 0 ? changes[0] : layer.axis == 1 ? changes[1] : changes[2];
@@ -369,71 +379,86 @@ KERNEL divergence_of_adjoint(const Step s, int ahead)
 
 // ---- Products with the coefficients of coupled fields
 
-// The product of row number f of the matrix at a point with the fields.
-__device__ __forceinline__ Real product(const Step& s, const Real* c, const Real* w, int f)
+// Compute the product of the matrix at a point with the fields.
+__device__ __forceinline__ void product(const Step& s, const Real* c, const Real* w, Real (&out)[FIELDS])
 {
-    Real total = 0;
-    bool any = false;
-    for (int g = 0; g < s.fields; ++g) {
-        const int element = s.element[f * FIELDS + g];
-        if (element < 0) continue;
-        const Real term = c[element * own_size(s)] * w[g * s.w.field];
-        total = any ? total + term : term;
-        any = true;
+    Real values[FIELDS];
+#pragma unroll
+    for (int g = 0; g < FIELDS; ++g) values[g] = w[g * s.w.field];
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) {
+        bool any = false;
+#pragma unroll
+        for (int g = 0; g < FIELDS; ++g) {
+            const int element = s.element[f * FIELDS + g];
+            if (element < 0) continue;
+            const Real term = c[element * own_size(s)] * values[g];
+            out[f] = any ? out[f] + term : term;
+            any = true;
+        }
     }
-    return total;
 }
 
 // Replace `before` by the field after u, of which w is the Laplacian.
 KERNEL leap(const Step s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real *u = s.u.at + index_in(s.u, p), *c = s.c + own_index(s, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
     Real* before = s.before.at + index_in(s.before, p);
-    for (int f = 0; f < s.fields; ++f) {
-        Real* own = before + f * s.before.field;
-        *own = (2 * u[f * s.u.field] - *own) + product(s, c, w, f);
-    }
+    Real change[FIELDS], moved[FIELDS];
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) moved[f] = 2 * u[f * s.u.field] - before[f * s.before.field];
+    product(s, c, w, change);
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) before[f * s.before.field] = moved[f] + change[f];
 }
 
 KERNEL multiply(const Step s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real *c = s.c + own_index(s, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
     Real* out = s.out.at + index_in(s.out, p);
-    for (int f = 0; f < s.fields; ++f) out[f * s.out.field] = product(s, c, w, f);
+    Real values[FIELDS];
+    product(s, c, w, values);
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) out[f * s.out.field] = values[f];
 }
 
 KERNEL add_product(const Step s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real *c = s.c + own_index(s, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
     Real* out = s.out.at + index_in(s.out, p);
-    for (int f = 0; f < s.fields; ++f) out[f * s.out.field] += product(s, c, w, f);
+    Real values[FIELDS];
+    product(s, c, w, values);
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) out[f * s.out.field] += values[f];
 }
 
 // Add the inner product of fields, the first multiplied by a factor, to an image.
 KERNEL correlate(const Step s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real *u = s.u.at + index_in(s.u, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
     Real total = s.image[own_index(s, p)];
-    for (int f = 0; f < s.fields; ++f) total += (s.factor * u[f * s.u.field]) * w[f * s.w.field];
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) total += (s.factor * u[f * s.u.field]) * w[f * s.w.field];
     s.image[own_index(s, p)] = total;
 }
 
 // Replace w by its multiple plus u.
 KERNEL combine(const Step s, int ahead)
 {
-    const Point p = own_point(s);
-    if (!p.inside) return;
+    const Point p = own_point();
+    if (!inside(s, p)) return;
     const Real* u = place(s, s.u, ahead) + index_in(s.u, p);
     Real* w = place(s, s.w, ahead) + index_in(s.w, p);
-    for (int f = 0; f < s.fields; ++f) w[f * s.w.field] = s.factor * w[f * s.w.field] + u[f * s.u.field];
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) w[f * s.w.field] = s.factor * w[f * s.w.field] + u[f * s.u.field];
 }
 
 // ---- Sources and receivers, which are on the last field
@@ -445,15 +470,15 @@ __device__ __forceinline__ int own_number()
 
 __device__ __forceinline__ Point point_of(const Step& s, long long point)
 {
-    return {{(int)(point / s.size[2] / s.size[1]), (int)(point / s.size[2] % s.size[1]), (int)(point % s.size[2])}, true};
+    return {(int)(point / s.size[2] / s.size[1]), (int)(point / s.size[2] % s.size[1]), (int)(point % s.size[2])};
 }
 
 // Add a value on the last field, multiplied by the coefficients, to all fields at a point.
 __device__ __forceinline__ void add_column(const Step& s, const View& view, long long point, Real value)
 {
     Real* field = view.at + index_in(view, point_of(s, point));
-    for (int f = 0; f < s.fields; ++f) {
-        const int element = s.element[f * FIELDS + s.fields - 1];
+    for (int f = 0; f < FIELDS; ++f) {
+        const int element = s.element[f * FIELDS + FIELDS - 1];
         if (element >= 0) field[f * view.field] += s.c[element * own_size(s) + point] * value;
     }
 }
@@ -463,7 +488,7 @@ KERNEL record(const Step s, int ahead)
     const int number = own_number(), n = s.clock[0] + ahead;
     if (number >= s.count || n < 0) return;
     Real total = 0;
-    const Real* field = s.u.at + (s.fields - 1) * s.u.field;
+    const Real* field = s.u.at + (FIELDS - 1) * s.u.field;
     for (int e = s.rows[number]; e < s.rows[number + 1]; ++e) total += s.weights[e] * field[s.columns[e]];
     s.traces[(long long)number * s.samples + n] = total;
 }
@@ -485,7 +510,7 @@ KERNEL add_signal(const Step s, int ahead)
 {
     const int number = own_number();
     if (number >= s.count) return;
-    Real* w = place(s, s.w, ahead) + (s.fields - 1) * s.w.field;
+    Real* w = place(s, s.w, ahead) + (FIELDS - 1) * s.w.field;
     w[index_in(s.w, point_of(s, s.points[number]))] += signal_of(s, number, ahead);
 }
 

@@ -13,7 +13,7 @@ from collops.seismic.waves import cuda_steps
 from collops.seismic.waves.grid import Tile
 
 # As in media.cu.
-_WIDTH, _LINE, _LINES, _LAYERS, _FIELDS = 8, 32, 8, 6, 8
+_WIDTH, _LINE, _LINES, _LAYERS = 8, 32, 8, 6
 _BLOCK = (_LINE, _LINES, 1)
 _VIEWS = ("u", "before", "w", "out")
 _ADDRESSES = ("first", "second", "a", "b", "c", "image")
@@ -91,12 +91,10 @@ class MediaKernels:
     ) -> None:
         self._tile = tile
         self._compiled: dict[str, Any] = {}
-        self._options = (f"-DHALF={tile.grid.order // 2}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8))
-        self._step = step = np.zeros((), step_type(dtype))
-        step["size"], step["surface"], step["fields"] = tile.inner, tile.surface, len(matrix)
-        element = np.full((_FIELDS, _FIELDS), -1, np.int32)
-        element[: len(matrix), : len(matrix)] = matrix
-        step["element"] = element.reshape(-1)
+        double = ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)
+        self._options = (f"-DHALF={tile.grid.order // 2}", f"-DFIELDS={len(matrix)}", *double)
+        self._step = step = np.zeros((), step_type(dtype, len(matrix)))
+        step["size"], step["surface"], step["element"] = tile.inner, tile.surface, np.ravel(matrix)
         self._blocks = [0, 0]
         profiles, begin = ([np.empty(0, dtype)], [np.empty(0, dtype)]), 0
         for row, (axis, *variables) in zip(step["layer"], layers, strict=False):
@@ -201,8 +199,8 @@ def _blocks(threads: int) -> int:
     return -(-threads // (_LINE * _LINES))
 
 
-def step_type(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of ``Step`` in media.cu, with the layout of the C struct."""
+def step_type(dtype: np.dtype, fields: int) -> np.dtype:
+    """Return the dtype of ``Step`` in media.cu for so many fields, with the layout of the C struct."""
     view = np.dtype([("at", np.uint64), *((name, np.int64) for name in ("time", "field", "plane", "row"))], align=True)
     places = [(name, np.int64) for name in ("origin", "plane", "row")]
     variable = np.dtype([*places, *((name, np.int32) for name in ("first", "last", "profile"))], align=True)
@@ -217,8 +215,8 @@ def step_type(dtype: np.dtype) -> np.dtype:
             *((name, np.int32) for name in ("count", "samples", "lead", "parts", "part")),
             ("size", np.int32, (3,)),
             ("axes", np.int32, (3,)),
-            *((name, np.int32) for name in ("surface", "layers", "axis", "fields", "low", "high")),
-            ("element", np.int32, (_FIELDS * _FIELDS,)),
+            *((name, np.int32) for name in ("surface", "layers", "axis", "low", "high")),
+            ("element", np.int32, (fields * fields,)),
             ("factor", dtype),
             ("center", dtype),
             ("centers", dtype, (3,)),

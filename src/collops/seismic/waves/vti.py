@@ -93,7 +93,8 @@ class VTI(Medium):
         """Return the steps of a device, of which `xp` is the module of arrays."""
         from collops.seismic.waves.cuda_media_steps import CudaLaplacianSteps, CudaVTISteps
 
-        parts = (CudaLaplacianSteps(self.tile, slabs, dtype, xp, axes) for axes in self._axes)
+        arguments = self.tile, slabs, dtype, xp
+        parts = (CudaLaplacianSteps(*arguments, axes, CudaVTISteps.matrix) for axes in self._axes)
         return CudaVTISteps(self.tile, dtype, xp, *parts)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
