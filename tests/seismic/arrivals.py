@@ -28,7 +28,7 @@ template <typename T> T max(T a, T b) { return a < b ? b : a; }
 static struct { int x, y, z; } blockIdx, threadIdx;
 // The lanes of a warp run in turn, and the first one leaves its values to the others.
 static int of_first_lane[64], calls;
-inline int __shfl_sync(unsigned, int value, int)
+inline int __shfl_sync(unsigned, int value, int, int)
 {
     int& kept = of_first_lane[calls++];
     return threadIdx.x ? kept : kept = value;
@@ -67,21 +67,23 @@ def eikonal(grid: ImageGrid, position: np.ndarray, velocity: np.ndarray) -> np.n
 class HostKernel:
     """The kernel of sweep.cu; the threads of all blocks run in turn."""
 
-    def __init__(self, folder: Path, dtype: np.dtype, tilted: bool = False) -> None:
+    def __init__(self, folder: Path, dtype: np.dtype, tilted: bool = False, lanes: int = 8) -> None:
         driver, library = folder / "driver.cpp", folder / "sweep.so"
         driver.write_text(DRIVER)
         command = [COMPILER, "-O1", "-w", "-fPIC", "-shared", "-std=c++20"]
         for name, file in (("SOURCE", "sweep.cu"), ("TILTED", "tilted.cu")):
             command.append(f'-D{name}="{Path(package.__file__).with_name(file)}"')
-        command += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-DCOLLOPS_TILTED"] * tilted
+        command += [f"-DLANES={lanes}"] + ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8) + ["-DCOLLOPS_TILTED"] * tilted
         command += ["-o", str(library), str(driver)]
         subprocess.run(command, check=True, capture_output=True)
+        self._lanes = lanes
         real = ctypes.c_double if dtype.itemsize == 8 else ctypes.c_float
         self._run = ctypes.CDLL(str(library)).run
         self._run.argtypes = [ctypes.c_int] * 3 + [ctypes.c_void_p] * 7 + [real] * 5 + [ctypes.c_int] * 7
 
     def __call__(self, blocks: tuple[int, ...], threads: tuple[int, ...], arguments: tuple) -> None:
         """Launch it."""
+        assert threads[0] == self._lanes
         values = [each.ctypes.data if isinstance(each, np.ndarray) else each.item() for each in arguments]
         for x, y, z in itertools.product(*map(range, blocks)):
             self._run(x, y, z, *values)

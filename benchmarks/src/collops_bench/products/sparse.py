@@ -7,6 +7,7 @@ transpose those of one process get it as a matrix with compressed rows, since ou
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -100,7 +101,9 @@ def _of_torch(rows: Any, x: Any) -> Program:
     import torch
 
     parts = (torch.as_tensor(part, device="cuda") for part in (rows.indptr, rows.indices, rows.data))
-    with torch.sparse.check_sparse_tensor_invariants(enable=False):  # PyTorch 2.11 warns unless a program chooses
+    # PyTorch 2.11 warns of a beta state, and of this check unless a program chooses.
+    with warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants(enable=False):
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
         matrix = torch.sparse_csr_tensor(*parts, size=rows.shape)
     return Program(partial(torch.mv, matrix, torch.as_tensor(x, device="cuda")))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from collops.errors import InputError
+from collops.extend.arrays import LocalArray
+from collops.extend.engines import Engine
 from collops.seismic.real_numbers import finite_array
 
 _AXIS_NAMES = {2: ("x", "z"), 3: ("y", "x", "z")}
@@ -63,6 +66,13 @@ class ImageGrid:
 
         node = (position - [axis[0] for axis in self.axes]) / np.array(self.spacing)
         return float(map_coordinates(values, node[:, np.newaxis], order=1, mode="nearest")[0])
+
+
+def in_memory_of(engine: Engine, parts: Sequence[np.ndarray]) -> list[LocalArray]:
+    """Return arrays of one type in the memory of an engine, by one copy."""
+    together = engine.from_host(np.concatenate([part.ravel() for part in parts]))
+    ends = np.cumsum([part.size for part in parts]).tolist()
+    return [together[end - part.size : end].reshape(part.shape) for part, end in zip(parts, ends, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray, extent
-from collops.extend.engines import engine_of
+from collops.extend.engines import Engine, engine_of
+
+Cells = tuple[Any, Any, Any]
+"""The node at or before each of some points of an axis, the next one, and its weight."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +101,29 @@ class Nodes:
         leading = values.shape[: values.ndim - len(self.shape)]
         return values[(..., *np.ix_(*self.along))].reshape(*leading, self.size)
 
-    def refine(self, values: LocalArray, indices: Sequence[np.ndarray] | None = None) -> LocalArray:
-        """Interpolate values at the nodes, (…, size), to all image points, flat, or to points with these indices.
+    def cells_at(self, engine: Engine, indices: Sequence[np.ndarray] | None = None) -> list[Cells]:
+        """Return `cells` of all image points along each axis, or of those with these indices, in an engine's memory."""
+        tables = [self.cells(size) for size in self.shape]
+        if indices is not None:
+            tables = [tuple(table[part] for table in each) for each, part in zip(tables, indices, strict=True)]
+        return [
+            (engine.from_host(node), engine.from_host(node + step), engine.from_host(weight))
+            for node, step, weight in tables
+        ]
 
-        Values may be on a device.
+    def refine(self, values: LocalArray, cells: Sequence[Cells] | None = None) -> LocalArray:
+        """Interpolate values at the nodes, (…, size), to all image points, flat, or to those of `cells_at`.
+
+        Values may be on a device, and cells are in their memory.
         """
-        if self.factor == 1 and indices is None:
+        if self.factor == 1 and cells is None:
             return values
-        values, from_host = values.astype(np.float64), engine_of(values).from_host
-        leading = values.shape[:-1]
+        cells = self.cells_at(engine_of(values)) if cells is None else cells
+        values, leading = values.astype(np.float64), values.shape[:-1]
         values = values.reshape(*leading, *self.counts)
-        for axis, size in enumerate(self.shape):
-            node, step, weight = (
-                self.cells(size) if indices is None else (table[indices[axis]] for table in self.cells(size))
-            )
-            axis += len(leading)
-            before, after = (np.take(values, from_host(numbers), axis) for numbers in (node, node + step))
-            values = before + (after - before) * from_host(weight.reshape(-1, *[1] * (values.ndim - 1 - axis)))
+        for axis, (node, beyond, weight) in enumerate(cells, len(leading)):
+            before, after = (np.take(values, numbers, axis) for numbers in (node, beyond))
+            values = before + (after - before) * weight.reshape(-1, *[1] * (values.ndim - 1 - axis))
         return values.reshape(*leading, math.prod(values.shape[len(leading) :]))
 
     def nearest(self) -> np.ndarray:

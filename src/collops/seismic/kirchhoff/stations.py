@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,14 @@ from collops.extend.arrays import extent
 from collops.extend.communication import collective_errors
 from collops.extend.engines import engine_of
 from collops.seismic.kirchhoff.fixed_point import FixedTables, Scale
-from collops.seismic.kirchhoff.geometry import ImageGrid
+from collops.seismic.kirchhoff.geometry import ImageGrid, in_memory_of
 from collops.seismic.kirchhoff.nodes import Nodes
 from collops.seismic.kirchhoff.traveltimes import Seconds
 from collops.seismic.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["distinct_rows", "tables_of_stations"]
 
+_COPIES = 8  # tables of stations that wait to be copied
 _ROUND = 1 << 26  # approximate size in bytes of the full tables that a rank computes before it cuts and sends them
 
 
@@ -179,18 +182,39 @@ class _Computation:
 
     def fill(self, stations: Sequence[int], rows: Sequence[int], times: np.ndarray, fields: np.ndarray) -> None:
         """Fill rows with the tables of stations."""
+        copies: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(1) as thread:
+
+            def keep(row: np.ndarray, values: np.ndarray) -> None:
+                # Meanwhile, as memory that was not used before takes longer to fill than a device needs for a station.
+                copies.append(thread.submit(np.copyto, row, values))
+                if len(copies) > _COPIES:
+                    copies.popleft().result()
+
+            self._fill(stations, rows, times, fields, keep)
+            while copies:
+                copies.popleft().result()
+
+    def _fill(
+        self,
+        stations: Sequence[int],
+        rows: Sequence[int],
+        times: np.ndarray,
+        fields: np.ndarray,
+        keep: Callable[[np.ndarray, np.ndarray], None],
+    ) -> None:
         grid, scale, nodes, weighting = self._grid, self._scale, self.nodes, self._weighting
         everywhere = nodes.factor == 1 or weighting is not None
         indices = nodes.with_middles() if self._measures else nodes.along
         starts = [part.start for part in self._target]
         lattice = np.ix_(*(first + part for first, part in zip(starts, indices, strict=True)))
-        at_nodes = np.ix_(*map(np.searchsorted, indices, nodes.along))
         support = self._support()
         all_points = np.ix_(*(np.arange(part.start, part.stop) for part in support))
         # The target, relative to the support.
         inside = tuple(slice(a.start - b.start, a.stop - b.start) for a, b in zip(self._target, support, strict=True))
         around = ImageGrid(tuple(axis[part] for axis, part in zip(grid.axes, support, strict=True)), grid.spacing)
         computed = self._seconds(stations, all_points if everywhere else lattice)
+        at_nodes, cells = (), None
         of_rays = repeat(None) if self._of_rays is None else self._of_rays(stations, all_points)
         for station, row, seconds, isotropic in zip(stations, rows, computed, of_rays, strict=False):
             engine, position = engine_of(seconds), self._positions[station]
@@ -202,16 +226,20 @@ class _Computation:
             at_target = seconds[inside] if everywhere else seconds
             samples = (at_target.astype(np.float64) - self._start / 2) / scale.interval
             if nodes.factor == 1:
-                times[row] = engine.to_host(scale.fixed(samples.reshape(-1)))
+                keep(times[row], engine.to_host(scale.fixed(samples.reshape(-1))))
                 continue
             samples = samples[tuple(map(engine.from_host, np.ix_(*indices)))] if everywhere else samples
-            apart = map(engine.from_host, grid.offsets(position, lattice))
+            apart = in_memory_of(engine, grid.offsets(position, lattice))
             remainder = samples - self.slowness(station) * np.sqrt(sum(part**2 for part in apart))
-            of_nodes = remainder[tuple(map(engine.from_host, at_nodes))].ravel().astype(times.dtype)
-            times[row] = engine.to_host(of_nodes)
             if not self._measures:
+                keep(times[row], engine.to_host(remainder.astype(times.dtype)).ravel())
                 continue
-            error = nodes.refine(of_nodes, indices) - remainder.ravel()
+            if cells is None:
+                at_nodes = tuple(map(engine.from_host, np.ix_(*map(np.searchsorted, indices, nodes.along))))
+                cells = nodes.cells_at(engine, indices)
+            of_nodes = remainder[at_nodes].ravel().astype(times.dtype)
+            keep(times[row], engine.to_host(of_nodes))
+            error = nodes.refine(of_nodes, cells) - remainder.ravel()
             self.error = max(self.error, float(np.sqrt(np.mean(error**2))))
 
 

@@ -14,7 +14,8 @@ from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.communication import collective_errors
 from collops.extend.engines import Engine
-from collops.seismic.kirchhoff.eikonal import Thomsen, arrivals_error, first_arrivals
+from collops.seismic.kirchhoff.eikonal import Thomsen
+from collops.seismic.kirchhoff.eikonal.arrivals import Arrivals
 from collops.seismic.kirchhoff.fixed_point import early_samples
 from collops.seismic.kirchhoff.geometry import Geometry, ImageGrid
 from collops.seismic.kirchhoff.nodes import checked_factor
@@ -27,9 +28,9 @@ Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]
 of each station in seconds, on the host or on a device."""
 
 _FACTORS = 2, 4, 8  # of the grids that are tried
-_MAX_PROBES = 32  # stations whose times are compared: as many as a device computes together
-_STATIONS_PER_PROBE = 16  # so that a comparison takes little of the time of many stations
-_MIN_PROBES = 8  # a single station may be far from everything that coarse grids miss
+# Stations whose times are compared, of all ranks: a single one may be far from everything that coarse grids miss; the
+# comparison with all points takes longer than the tables of hundreds of stations.
+_PROBES = 8
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class TravelTimes:
         Keep the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
     tolerance : float, optional
         Mode ``"eikonal"``: sweep every 2nd, 4th or 8th image point along each axis, the last before the root mean
-        square error of the times exceeds `tolerance`, in seconds, by :func:`arrivals_error` for 8 to 32 stations;
+        square error of the times exceeds `tolerance`, in seconds, by :func:`arrivals_error` for 8 stations;
         if 2 exceeds it, all points, as by default. Not with amplitudes and a dip limit, which need smooth times.
 
     Raises
@@ -169,11 +170,10 @@ def arrivals_at(
     factor: int = 1,
 ) -> Seconds:
     """Return the callable `seconds` of first arrivals in a velocity model; for the arguments see `first_arrivals`."""
-    options = _options(engine, dtype, threads, thomsen)
+    arrivals = _arrivals(grid, velocity, engine, dtype, threads, thomsen)
 
     def seconds(stations: Sequence[int], indices: tuple[np.ndarray, ...]) -> Iterator[LocalArray]:
-        some = positions[np.asarray(stations, int)]
-        return first_arrivals(grid.axes, some, velocity, coarsen=factor, indices=indices, **options)
+        return arrivals.times(positions[np.asarray(stations, int)], factor, indices)
 
     return seconds
 
@@ -195,15 +195,15 @@ def coarsest_grid(
     factors, since two coarse grids may miss the same layer. The factor is 1 if no coarser grid will do. Arguments are
     the same on every rank.
     """
-    options = _options(engine, dtype, threads, thomsen)
-    count = min(len(positions), max(_MIN_PROBES, min(_MAX_PROBES, len(positions) // _STATIONS_PER_PROBE)))
+    arrivals = _arrivals(grid, velocity, engine, dtype, threads, thomsen)
+    count = min(len(positions), _PROBES)
     probes = np.linspace(0, len(positions) - 1, count).astype(int)[comm.rank :: comm.size]
     largest, allowed = 1, 0.0
     for factor in _FACTORS:
         error = allowed
         with collective_errors(comm):
             if len(probes):
-                error = max(error, arrivals_error(grid.axes, positions[probes], velocity, factor, **options))
+                error = max(error, arrivals.error(positions[probes], factor))
         error = float(comm.allreduce(np.array(error), "max"))
         if error > tolerance:
             break
@@ -220,8 +220,16 @@ def interpolates_alike(factor: int, step: int, starts: Sequence[int], thomsen: T
     return step > 1 and thomsen is None and not step % factor and not any(start % factor for start in starts)
 
 
-def _options(engine: Engine, dtype: np.dtype, threads: int | None, thomsen: Thomsen | None) -> dict[str, Any]:
-    return {"engine": engine, "dtype": dtype, "threads": threads, **({} if thomsen is None else vars(thomsen))}
+def _arrivals(
+    grid: ImageGrid,
+    velocity: np.ndarray,
+    engine: Engine,
+    dtype: np.dtype,
+    threads: int | None,
+    thomsen: Thomsen | None,
+) -> Arrivals:
+    anisotropy = () if thomsen is None else (tuple(vars(thomsen).values()),)
+    return Arrivals.of(grid.axes, velocity, *anisotropy, engine=engine, dtype=dtype, threads=threads)
 
 
 def checked_tolerance(tolerance: Any, traces_rays: bool = False) -> float | None:

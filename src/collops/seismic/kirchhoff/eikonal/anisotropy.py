@@ -113,7 +113,8 @@ def parameters_of(
     for name, value in values.items():
         if value.size != 1 and value.shape != grid.shape:
             raise InputError(f"{name} must be a number or have the shape {grid.shape}, not {value.shape}")
-        values[name] = np.broadcast_to(value.reshape(()) if value.size == 1 else value, grid.shape).ravel()
+        # Numbers stay numbers: arrays of a large grid would take longer than the times.
+        values[name] = value.reshape((1,) * len(grid.shape)) if value.size == 1 else value
     if len(grid.axes) == 2 and values["azimuth"].any():
         raise InputError("azimuth is for 3-D grids: in 2-D, the symmetry axis lies in the plane; omit it")
     across, normal = 1 + 2 * values["epsilon"], 1 + 2 * values["delta"]
@@ -123,17 +124,18 @@ def parameters_of(
         ("1 + 2 delta must be less than 4 (1 + 2 epsilon): wavefronts would fold", normal >= _LARGEST_RATIO * across),
     ):
         if wrong.any():
-            number = int(wrong.argmax())
-            where = np.unravel_index(number, grid.shape)
+            where = np.unravel_index(int(np.broadcast_to(wrong, grid.shape).argmax()), grid.shape)
+            one, two = (float(np.broadcast_to(values[name], grid.shape)[where]) for name in ("epsilon", "delta"))
             raise InputError(
                 f"{what}; at {', '.join(f'{name} {index}' for name, index in zip(grid.names, where, strict=True))}, "
-                f"epsilon is {values['epsilon'][number]:g} and delta {values['delta'][number]:g}"
+                f"epsilon is {one:g} and delta {two:g}"
             )
     if (across == 1).all() and (normal == 1).all():
         return None
     tilts, azimuths = np.deg2rad(values["tilt"]), np.deg2rad(values["azimuth"])
     axis = np.sin(tilts) * np.sin(azimuths), np.sin(tilts) * np.cos(azimuths), np.cos(tilts)
-    return np.stack([across, 1 - normal / across, *axis], axis=1)
+    parts = across, 1 - normal / across, *axis
+    return np.stack([np.broadcast_to(part, grid.shape).ravel() for part in parts], axis=1)
 
 
 def group_slowness(parameters: np.ndarray, along: np.ndarray) -> np.ndarray:

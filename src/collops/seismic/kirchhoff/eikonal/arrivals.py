@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import tee
 from typing import Any
 
@@ -98,9 +100,9 @@ def first_arrivals(
     >>> round(float(times[30, 40]), 6)  # 500 m at 2000 m/s
     0.25
     """
-    model = _checked(axes, positions, velocity, epsilon, delta, tilt, azimuth)
-    indices = None if indices is None else _checked_indices(indices, model[0].shape)
-    yield from _arrivals(*model, checked_factor(coarsen), indices, engine, np.dtype(dtype), threads)
+    computed = Arrivals.of(axes, velocity, (epsilon, delta, tilt, azimuth), engine, dtype, threads)
+    indices = None if indices is None else _checked_indices(indices, computed.grid.shape)
+    yield from computed.times(positions, checked_factor(coarsen), indices)
 
 
 def arrivals_error(
@@ -148,40 +150,111 @@ def arrivals_error(
     >>> 1e-6 < arrivals_error((x, z), [(0.0, 0.0)], velocity, 2, engine="numpy") < 1e-4
     True
     """
-    if checked_factor(coarsen) % 2:
-        raise InputError(f"coarsen must be even to estimate its error, not {coarsen}")
-    anisotropy = (options.get(name, 0.0) for name in ("epsilon", "delta", "tilt", "azimuth"))
-    grid, speed, _, parameters = _checked(axes, positions, velocity, *anisotropy)
-    half = coarsen // 2
-    every = np.ix_(*(np.arange(0, n, half) for n in grid.shape))
-    coarse, fine = (
-        first_arrivals(axes, positions, speed, coarsen=factor, indices=every, **options) for factor in (coarsen, half)
-    )
-    squares = [float(((one - other) ** 2).mean()) for one, other in zip(coarse, fine, strict=True)]
-    differences = (2 - 2 / coarsen) * float(np.sqrt(max(squares, default=0.0)))
-    return max(differences, CoarseGrid(grid, coarsen).line_error(1 / speed, parameters))
+    options = dict(options)
+    anisotropy = tuple(options.pop(name, 0.0) for name in ("epsilon", "delta", "tilt", "azimuth"))
+    return Arrivals.of(axes, velocity, anisotropy, **options).error(positions, coarsen)
 
 
-_Model = tuple[ImageGrid, np.ndarray, np.ndarray, np.ndarray | None]
-"""The grid, the velocity, the positions of the sources, and the anisotropy from `parameters_of`."""
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """First arrivals in one velocity model, which is checked once for any number of calls.
+
+    Parameters
+    ----------
+    grid : ImageGrid
+        The points.
+    velocity : array
+        Velocity at the points.
+    anisotropy : array or None
+        From `parameters_of`.
+    engine, dtype, threads
+        As for `first_arrivals`.
+    """
+
+    grid: ImageGrid
+    velocity: np.ndarray
+    anisotropy: np.ndarray | None
+    engine: Engine
+    dtype: np.dtype
+    threads: int | None
+
+    @classmethod
+    def of(
+        cls,
+        axes: Sequence[ArrayLike],
+        velocity: ArrayLike,
+        anisotropy: tuple[ArrayLike, ...] = (0.0, 0.0, 0.0, 0.0),
+        engine: Engine | str | None = None,
+        dtype: DTypeLike = "float64",
+        threads: int | None = None,
+    ) -> Arrivals:
+        """Return the arrivals for arguments of `first_arrivals`, after checking them."""
+        if len(axes) not in (2, 3):
+            raise InputError(f"axes must be (x, z) or (y, x, z), not {len(axes)} arrays")
+        grid = ImageGrid.from_axes(*reversed(axes))
+        speed = finite_array("velocity", velocity)
+        if speed.shape != grid.shape:
+            raise InputError(f"velocity must have the shape {grid.shape}, not {speed.shape}")
+        if not (speed > 0).all():
+            raise InputError("velocity must be positive everywhere")
+        return cls(grid, speed, parameters_of(grid, *anisotropy), engine_called(engine), np.dtype(dtype), threads)
+
+    def times(
+        self, positions: ArrayLike, factor: int = 1, indices: tuple[np.ndarray, ...] | None = None
+    ) -> Iterator[LocalArray]:
+        """Yield the times from each position, from every `factor`-th point, at points with these indices."""
+        places = self._checked_positions(positions)
+        kernels, coarse = _kernels_of(self.engine), CoarseGrid(self.grid, factor)
+        swept, speed, anisotropy = self.grid, self.velocity, self.anisotropy
+        if factor > 1:
+            swept, speed = coarse.grid, coarse.sampled(speed)
+            if anisotropy is not None:
+                values = anisotropy.reshape(*self.grid.shape, -1)
+                anisotropy = coarse.sampled(values).reshape(-1, values.shape[-1])
+            indices = np.ix_(*map(np.arange, self.grid.shape)) if indices is None else indices
+        medium = Medium.of(swept, speed, self.dtype, anisotropy)
+        sources, again = tee(Source.at(place, swept, speed, anisotropy) for place in places)
+        at_points: Callable[[Source, LocalArray], LocalArray] | None = None
+        for times, source in zip(kernels.arrivals(medium, sources, self.threads), again, strict=True):
+            if indices is None:
+                yield times
+                continue
+            if at_points is None:
+                at_points = _at_points(coarse, indices, engine_of(times), times.dtype)
+            yield at_points(source, times)
+
+    def error(self, positions: ArrayLike, coarsen: int) -> float:
+        """Return the result of `arrivals_error`."""
+        if checked_factor(coarsen) % 2:
+            raise InputError(f"coarsen must be even to estimate its error, not {coarsen}")
+        half = coarsen // 2
+        every = np.ix_(*(np.arange(0, n, half) for n in self.grid.shape))
+        pairs = zip(*(self.times(positions, factor, every) for factor in (coarsen, half)), strict=True)
+        largest, in_memory = 0.0, np.asarray
+        for one, other in pairs:
+            largest, in_memory = max(largest, float(((one - other) ** 2).mean())), engine_of(one).from_host
+        anisotropy = None if self.anisotropy is None else in_memory(self.anisotropy)
+        of_lines = CoarseGrid(self.grid, coarsen).line_error(1 / in_memory(self.velocity), anisotropy)
+        return max((2 - 2 / coarsen) * math.sqrt(largest), of_lines)
+
+    def _checked_positions(self, positions: ArrayLike) -> np.ndarray:
+        """Return the positions, (sources, axes), after checking that they lie within the grid."""
+        grid = self.grid
+        places = finite_array("positions", positions).reshape(-1, len(grid.axes))
+        for name, axis, spacing, values in zip(grid.names, grid.axes, grid.spacing, places.T, strict=True):
+            if ((values < axis[0] - 1e-3 * spacing) | (values > axis[-1] + 1e-3 * spacing)).any():
+                raise InputError(f"positions must lie within the grid: {name} from {axis[0]:g} to {axis[-1]:g} m")
+        return places
 
 
-def _checked(axes: Sequence[ArrayLike], positions: ArrayLike, velocity: ArrayLike, *anisotropy: ArrayLike) -> _Model:
-    """Return the arguments of `first_arrivals` after checking them."""
-    if len(axes) not in (2, 3):
-        raise InputError(f"axes must be (x, z) or (y, x, z), not {len(axes)} arrays")
-    grid = ImageGrid.from_axes(*reversed(axes))
-    speed = finite_array("velocity", velocity)
-    if speed.shape != grid.shape:
-        raise InputError(f"velocity must have the shape {grid.shape}, not {speed.shape}")
-    if not (speed > 0).all():
-        raise InputError("velocity must be positive everywhere")
-    places = finite_array("positions", positions).reshape(-1, len(grid.axes))
-    for name, axis, spacing, values in zip(grid.names, grid.axes, grid.spacing, places.T, strict=True):
-        if ((values < axis[0] - 1e-3 * spacing) | (values > axis[-1] + 1e-3 * spacing)).any():
-            raise InputError(f"positions must lie within the grid: {name} from {axis[0]:g} to {axis[-1]:g} m")
-    epsilon, delta, tilt, azimuth = anisotropy
-    return grid, speed, places, parameters_of(grid, epsilon, delta, tilt, azimuth)
+def _at_points(
+    coarse: CoarseGrid, indices: tuple[np.ndarray, ...], engine: Engine, dtype: np.dtype
+) -> Callable[[Source, LocalArray], LocalArray]:
+    """Return a function of a source and its times at all points of a coarse grid: the times at some points."""
+    if coarse.factor > 1:
+        return coarse.interpolation(indices, engine, dtype)
+    numbers = tuple(map(engine.from_host, indices))
+    return lambda source, times: times[numbers]
 
 
 def _checked_indices(indices: object, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -198,32 +271,3 @@ def _checked_indices(indices: object, shape: tuple[int, ...]) -> tuple[np.ndarra
                 f"indices must lie within the grid of shape {shape}, not reach from {part.min()} to {part.max()}"
             )
     return tuple(part.astype(np.intp) % size for part, size in zip(parts, shape, strict=True))
-
-
-def _arrivals(
-    grid: ImageGrid,
-    speed: np.ndarray,
-    places: np.ndarray,
-    anisotropy: np.ndarray | None,
-    factor: int,
-    indices: tuple[np.ndarray, ...] | None,
-    engine: Engine | str | None,
-    dtype: np.dtype,
-    threads: int | None,
-) -> Iterator[LocalArray]:
-    """Yield the times at points with these indices from each place."""
-    kernels, coarse, swept = _kernels_of(engine_called(engine)), CoarseGrid(grid, factor), grid
-    if factor > 1:
-        swept, speed = coarse.grid, coarse.sampled(speed)
-        if anisotropy is not None:
-            anisotropy = coarse.sampled(anisotropy.reshape(*grid.shape, -1)).reshape(-1, anisotropy.shape[-1])
-        indices = np.ix_(*map(np.arange, grid.shape)) if indices is None else indices
-    medium = Medium.of(swept, speed, dtype, anisotropy)
-    sources, again = tee(Source.at(position, swept, speed, anisotropy) for position in places)
-    for times, source in zip(kernels.arrivals(medium, sources, threads), again, strict=True):
-        if indices is None:
-            yield times
-        elif factor == 1:
-            yield times[tuple(map(engine_of(times).from_host, indices))]
-        else:
-            yield coarse.interpolated(source, times, indices)

@@ -1,4 +1,4 @@
-"""Sweeps on a device: a warp has 32 sources at a point, and a launch all points of a plane."""
+"""Sweeps on a device: a warp has 32 sources at a point, or 8 at each of four, and a launch all points of a plane."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import Any
 import numpy as np
 
 from collops.extend.arrays import LocalArray
-from collops.extend.engines import cuda_module, memory_of
+from collops.extend.engines import cuda_module, engine_of, memory_of
 from collops.extend.engines import engine as engine_called
 from collops.seismic.graphs import recorded
 from collops.seismic.kirchhoff.eikonal.medium import FAR, MAX_SWEEPS, SETTLING_ROUNDS, TOLERANCE, WAKE, Medium, Source
+from collops.seismic.kirchhoff.geometry import in_memory_of
 
-_LANES, _ROWS = 32, 8  # as in sweep.cu
+_FEW, _LANES = 8, 32  # sources at a point: their values are one sector or one line of memory
+_THREADS = 256  # of a block, as in sweep.cu
 _SHARE = 0.1  # maximum part of the device's memory for the values of a batch
 
 
 @cache
-def _kernel(device: int, dtype: np.dtype, tilted: bool) -> Any:
-    """Compile sweep.cu for one device and type, if `tilted` for anisotropic media."""
+def _kernel(device: int, dtype: np.dtype, lanes: int, tilted: bool) -> Any:
+    """Compile sweep.cu for one device, type and number of lanes, if `tilted` for anisotropic media."""
     import cupy
 
     names = ["sweep.cu", *["tilted.cu"] * tilted]
     source = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in names)
-    options = (*["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8), *["-DCOLLOPS_TILTED"] * tilted)
+    options = (f"-DLANES={lanes}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8), *["-DCOLLOPS_TILTED"] * tilted)
     with cupy.cuda.Device(device):
         return cuda_module(source, options).get_function("sweep_plane")
 
@@ -53,23 +55,25 @@ def _arrivals(medium: Medium, of_medium: Sequence[Any], sources: Sequence[Source
     """Yield the times from each source of a batch; `of_medium` are the slowness and the anisotropy on the device."""
     import cupy
 
-    groups, points, order = -(-len(sources) // _LANES), medium.points, _nearby(sources)
+    width = _FEW if len(sources) <= _FEW else _LANES
+    groups, points, order = -(-len(sources) // width), medium.points, _nearby(sources)
     # Lanes without a source of their own repeat the last one.
-    lanes = [sources[order[min(number, len(sources) - 1)]] for number in range(groups * _LANES)]
-    rests = cupy.full((groups, points, _LANES), FAR, medium.dtype)
-    places = [
-        (number // _LANES * points + source.near) * _LANES + number % _LANES for number, source in enumerate(lanes)
-    ]
+    lanes = [sources[order[min(number, len(sources) - 1)]] for number in range(groups * width)]
+    rests = cupy.full((groups, points, width), FAR, medium.dtype)
+    places = [(number // width * points + source.near) * width + number % width for number, source in enumerate(lanes)]
     values = [_marked(source, medium) for source in lanes]
     rests.reshape(-1)[cupy.asarray(np.concatenate(places))] = cupy.asarray(np.concatenate(values))
     _sweep_until_quiet(medium, rests, of_medium, *_described(lanes, groups, medium.dtype))
-    for source, number in zip(sources, np.argsort(order).tolist(), strict=True):
-        offsets = [cupy.asarray(part.astype(medium.dtype)) for part in source.offsets(medium)]
-        times = rests[number // _LANES, :, number % _LANES].reshape(medium.sizes)
+    engine = engine_of(rests)
+    points_near = in_memory_of(engine, [source.near for source in sources])
+    times_near = in_memory_of(engine, [source.straight.astype(medium.dtype) for source in sources])
+    ordered = zip(sources, np.argsort(order).tolist(), points_near, times_near, strict=True)
+    for source, number, near, straight in ordered:
+        offsets = in_memory_of(engine, [part.astype(medium.dtype) for part in source.offsets(medium)])
+        times = rests[number // width, :, number % width].reshape(medium.sizes)
         times = (times + source.straight_times(offsets)).ravel()
         # Straight rays cannot arrive before the first arrival.
-        near = cupy.asarray(source.near)
-        times[near] = cupy.minimum(times[near], cupy.asarray(source.straight.astype(medium.dtype)))
+        times[near] = cupy.minimum(times[near], straight)
         yield times.reshape(medium.shape)
 
 
@@ -104,8 +108,8 @@ def _described(lanes: Sequence[Source], groups: int, dtype: np.dtype) -> tuple[n
     tables = [source.reference.table for source in lanes if source.reference is not None] or [np.empty((0, 2))] * len(
         lanes
     )
-    of_lanes = np.stack(tables).astype(dtype).reshape(groups, _LANES, -1, 2)
-    sources = rows.reshape(groups, _LANES, -1).transpose(0, 2, 1)
+    of_lanes = np.stack(tables).astype(dtype).reshape(groups, len(lanes) // groups, -1, 2)
+    sources = rows.reshape(groups, len(lanes) // groups, -1).transpose(0, 2, 1)
     return np.ascontiguousarray(sources), np.ascontiguousarray(of_lanes.transpose(0, 2, 3, 1))
 
 
@@ -115,7 +119,8 @@ def _sweep_until_quiet(
     """Sweep until the sweeps from all corners have changed nothing."""
     import cupy
 
-    kind, kernel = medium.dtype.type, _kernel(cupy.cuda.Device().id, medium.dtype, medium.anisotropy is not None)
+    kind, width = medium.dtype.type, rests.shape[-1]
+    kernel = _kernel(cupy.cuda.Device().id, medium.dtype, width, medium.anisotropy is not None)
     (slowness, parameters), sources, on_device = of_medium, cupy.asarray(described), cupy.asarray(tables)
     flags, active = cupy.zeros(2, np.int32), cupy.full(rests.shape[:2], 1, np.uint8)
     arguments = (
@@ -130,11 +135,12 @@ def _sweep_until_quiet(
         kind(WAKE * medium.cell),
     )
     arguments += (*map(kind, medium.spacing), *map(np.int32, medium.sizes))
-    planes = _planes(medium.sizes, len(rests))
+    rows = _THREADS // width
+    planes = _planes(medium.sizes, rows, len(rests))
 
     def sweep(corner: int) -> None:
         for blocks, plane in planes:
-            kernel(blocks, (_LANES, _ROWS), (*arguments, *plane, np.int32(corner)))
+            kernel(blocks, (width, rows), (*arguments, *plane, np.int32(corner)))
 
     sweeps = [recorded(partial(sweep, corner)) for corner in medium.corners]
     quiet = number = 0
@@ -146,13 +152,13 @@ def _sweep_until_quiet(
         quiet, number = 0 if int(flags[0]) else quiet + 1, number + 1
 
 
-def _planes(sizes: tuple[int, ...], groups: int) -> list[tuple[tuple[int, int, int], tuple[np.int32, ...]]]:
+def _planes(sizes: tuple[int, ...], rows: int, groups: int) -> list[tuple[tuple[int, int, int], tuple[np.int32, ...]]]:
     """Return the blocks of each plane, its level, and its first points along two axes."""
     size0, size1, size2 = sizes
     planes = []
     for level in range(size0 + size1 + size2 - 2):
         first0, last0 = max(0, level - (size1 - 1) - (size2 - 1)), min(size0 - 1, level)
         first1, last1 = max(0, level - last0 - (size2 - 1)), min(size1 - 1, level - first0)
-        blocks = (-(-(last1 - first1 + 1) // _ROWS), last0 - first0 + 1, groups)
+        blocks = (-(-(last1 - first1 + 1) // rows), last0 - first0 + 1, groups)
         planes.append((blocks, tuple(map(np.int32, (level, first0, first1)))))
     return planes

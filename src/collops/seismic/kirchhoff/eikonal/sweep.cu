@@ -5,8 +5,8 @@
 // source, and every access of a warp is one line of memory, although a plane is scattered over the grid. A point is active if a
 // neighbour has changed, for any lane, since the point was computed.
 //
-// compile-with: -DCOLLOPS_DOUBLE
-// compile-with:
+// compile-with: -DCOLLOPS_DOUBLE -DLANES=32
+// compile-with: -DLANES=8
 //
 // Layouts, C order: rests (groups, points, LANES), the times in seconds less those along straight rays at the velocity of the source,
 // whose lowest bit says that they are fixed, or FAR where no wave has arrived; active (groups, points); slowness (points) in s/m;
@@ -31,8 +31,7 @@ typedef unsigned int Bits;
 #define AS_REAL(bits) __uint_as_float(bits)
 #endif
 
-#define LANES 32
-#define ROWS 8
+#define ROWS (256 / LANES)
 #define CELLS 128 // as in anisotropy.py
 #define FAR Real(1e30)
 
@@ -169,7 +168,9 @@ __device__ __forceinline__ void compute(
     long long stride0 = (long long)size[1] * size[2], stride1 = size[2];
     unsigned char* state = active + blockIdx.z * points + point;
     int needed = threadIdx.x == 0 ? *state : 0;
-    needed = __shfl_sync(0xffffffffU, needed, 0);
+    // The lanes of this row, which are all or a part of a warp.
+    unsigned row = (0xffffffffU >> (32 - LANES)) << (threadIdx.y * LANES & 31);
+    needed = __shfl_sync(row, needed, 0, LANES);
     if (!needed) return;
     if (threadIdx.x == 0) *state = 0;
 #ifdef COLLOPS_TILTED
