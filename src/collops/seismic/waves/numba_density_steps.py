@@ -16,6 +16,8 @@ from collops.seismic.waves.density_steps import DensitySteps, Recursion
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.numba_products import NumbaProducts
 
+_ROWS = 16  # of a task
+
 
 class NumbaDensitySteps(NumbaProducts, DensitySteps):
     """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
@@ -92,52 +94,58 @@ def _compiled(dtype: str, order: int) -> None:
 def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps):
     """Fill a box of the flat array `out` with staggered derivatives of the flat array `x` times the buoyancy."""
     planes, rows, n = buoyancy.shape
-    for task in prange(planes * rows):
-        number = np.int64(task)  # the index of a parallel loop is unsigned, and with a signed integer becomes a float
-        i, j = number // rows, number % rows
-        base, step = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across)
-        to, factors = np.uint64(start + i * jumps[0] + j * jumps[1]), buoyancy[i, j]
-        for m in range(np.uint64(n)):
-            total = weights[0] * (x[base + m] - x[base + m - step])
-            for k in range(1, len(weights)):
-                total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
-            out[to + m] = factors[m] * total
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
+        number = np.int64(task)  # the index of a parallel loop is unsigned
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
+            base, step = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across)
+            to, factors = np.uint64(start + i * jumps[0] + j * jumps[1]), buoyancy[i, j]
+            for m in range(np.uint64(n)):
+                total = weights[0] * (x[base + m] - x[base + m - step])
+                for k in range(1, len(weights)):
+                    total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
+                out[to + m] = factors[m] * total
 
 
 @cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _change_kernel(x, begin, strides, across, weights, out, adds):
     """Fill `out` with staggered derivatives of the flat array `x`, or add them."""
     planes, rows, n = out.shape
-    for task in prange(planes * rows):
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
         number = np.int64(task)
-        i, j = number // rows, number % rows
-        base, step, row = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across), out[i, j]
-        for m in range(np.uint64(n)):
-            total = weights[0] * (x[base + m] - x[base + m - step])
-            for k in range(1, len(weights)):
-                total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
-            row[m] = row[m] + total if adds else total
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
+            base, step, row = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across), out[i, j]
+            for m in range(np.uint64(n)):
+                total = weights[0] * (x[base + m] - x[base + m - step])
+                for k in range(1, len(weights)):
+                    total += weights[k] * (x[base + m + np.uint64(k) * step] - x[base + m - np.uint64(k + 1) * step])
+                row[m] = row[m] + total if adds else total
 
 
 @cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _decay_kernel(own, axis, a, b, drive, begin, strides, target, start, jumps):
     """Advance a memory variable, and add it to a box of the target; `a` and `b` vary along the axis."""
     planes, rows, n = own.shape
-    for task in prange(planes * rows):
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
         number = np.int64(task)
-        i, j = number // rows, number % rows
-        row, base = own[i, j], np.uint64(begin + i * strides[0] + j * strides[1])
-        to = np.uint64(start + i * jumps[0] + j * jumps[1])
-        if axis == 2:
-            for m in range(np.uint64(n)):
-                row[m] = b[m] * row[m] + a[m] * drive[base + m]
-                target[to + m] += row[m]
-        else:
-            place = i if axis == 0 else j
-            first, second = a[place], b[place]
-            for m in range(np.uint64(n)):
-                row[m] = second * row[m] + first * drive[base + m]
-                target[to + m] += row[m]
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
+            row, base = own[i, j], np.uint64(begin + i * strides[0] + j * strides[1])
+            to = np.uint64(start + i * jumps[0] + j * jumps[1])
+            if axis == 2:
+                for m in range(np.uint64(n)):
+                    row[m] = b[m] * row[m] + a[m] * drive[base + m]
+                    target[to + m] += row[m]
+            else:
+                place = i if axis == 0 else j
+                fed, kept = a[place], b[place]
+                for m in range(np.uint64(n)):
+                    row[m] = kept * row[m] + fed * drive[base + m]
+                    target[to + m] += row[m]
 
 
 _decay: Any = _decay_kernel

@@ -16,6 +16,7 @@ from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import compilation_lock, limited_threads
 from collops.seismic.waves.host_steps import HostSteps
 
+_ROWS = 16  # of a task
 _LEAP, _MULTIPLY, _ADD, _CORRELATE, _COMBINE = range(5)
 
 
@@ -88,14 +89,14 @@ def _compiled(dtype: str) -> None:
 # Indices are unsigned: the compiler vectorises these loops only where an index cannot count from the end.
 
 
-@cached_njit(nogil=True, error_model="numpy")
-def _product_row(total, c, w, at, own, size, apart, elements, n):
-    """Fill a row with the product of a row of the matrix with the fields."""
+@cached_njit(forceinline=True, nogil=True, error_model="numpy")
+def _product_row(total, c, w, at, own, size, apart, matrix, f, n):
+    """Fill a row with the product of row f of the matrix with the fields."""
     begun = False
-    for g in range(len(elements)):
-        if elements[g] < 0:
+    for g in range(matrix.shape[1]):
+        if matrix[f, g] < 0:
             continue
-        first, begin = np.uint64(elements[g] * size + own), np.uint64(at + g * apart)
+        first, begin = np.uint64(matrix[f, g] * size + own), np.uint64(at + g * apart)
         if begun:
             for k in range(np.uint64(n)):
                 total[k] += c[first + k] * w[begin + k]
@@ -105,33 +106,41 @@ def _product_row(total, c, w, at, own, size, apart, elements, n):
         begun = True
 
 
+@cached_njit(forceinline=True, nogil=True, error_model="numpy")
+def _stage_row(stage, u, base, out, begin, w, at, total, factor, n):
+    """Do a stage at a row of a field, of which `total` is the product with the coefficients."""
+    base, begin, at, two = np.uint64(base), np.uint64(begin), np.uint64(at), w.dtype.type(2)
+    if stage == _LEAP:
+        for k in range(np.uint64(n)):
+            out[begin + k] = (two * u[base + k] - out[begin + k]) + total[k]
+    elif stage == _MULTIPLY:
+        for k in range(np.uint64(n)):
+            out[begin + k] = total[k]
+    elif stage == _ADD:
+        for k in range(np.uint64(n)):
+            out[begin + k] += total[k]
+    elif stage == _CORRELATE:
+        for k in range(np.uint64(n)):
+            out[begin + k] += (factor * u[base + k]) * w[at + k]
+    else:
+        for k in range(np.uint64(n)):
+            w[at + k] = factor * w[at + k] + u[base + k]
+
+
 @cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _products(stage, size, u, u_strides, out, out_strides, w, w_strides, c, matrix, factor):
     """Do one of the stages on all rows of a tile; arrays are views, and empty where the stage does not need them."""
     planes, rows, n = size
-    points, two = planes * rows * n, w.dtype.type(2)
-    for task in prange(planes * rows):
-        row = np.int64(task)  # the index of a parallel loop is unsigned, and with a signed integer would become a float
-        i, j, total = row // rows, row % rows, np.empty(n, w.dtype)
-        from_w = i * w_strides[1] + j * w_strides[2]
-        from_u, to = i * u_strides[1] + j * u_strides[2], i * out_strides[1] + j * out_strides[2]
-        for f in range(len(matrix)):
-            if stage < _CORRELATE:
-                _product_row(total, c, w, from_w, row * n, points, w_strides[0], matrix[f], n)
-            base, at = np.uint64(from_u + f * u_strides[0]), np.uint64(from_w + f * w_strides[0])
-            begin = np.uint64(to + f * out_strides[0])
-            if stage == _LEAP:
-                for k in range(np.uint64(n)):
-                    out[begin + k] = (two * u[base + k] - out[begin + k]) + total[k]
-            elif stage == _MULTIPLY:
-                for k in range(np.uint64(n)):
-                    out[begin + k] = total[k]
-            elif stage == _ADD:
-                for k in range(np.uint64(n)):
-                    out[begin + k] += total[k]
-            elif stage == _CORRELATE:
-                for k in range(np.uint64(n)):
-                    out[begin + k] += (factor * u[base + k]) * w[at + k]
-            else:
-                for k in range(np.uint64(n)):
-                    w[at + k] = factor * w[at + k] + u[base + k]
+    points = planes * rows * n
+    for task in prange((planes * rows + _ROWS - 1) // _ROWS):
+        start = np.int64(task) * _ROWS  # the index of a parallel loop is unsigned
+        total = np.empty(n, w.dtype)
+        for row in range(start, min(start + _ROWS, planes * rows)):
+            i, j = row // rows, row % rows
+            from_w = i * w_strides[1] + j * w_strides[2]
+            from_u, to = i * u_strides[1] + j * u_strides[2], i * out_strides[1] + j * out_strides[2]
+            for f in range(matrix.shape[0]):
+                if stage < _CORRELATE:
+                    _product_row(total, c, w, from_w, row * n, points, w_strides[0], matrix, f, n)
+                base, begin, at = from_u + f * u_strides[0], to + f * out_strides[0], from_w + f * w_strides[0]
+                _stage_row(stage, u, base, out, begin, w, at, total, factor, n)
