@@ -28,13 +28,23 @@ from called_by_numba import NUMBER, added
 def result(x):
     return NUMBER * added(x)
 """
+WITHIN = """
+from collops.array.kernels.numba_cache import cached_njit
+import called_by_numba
+@cached_njit()
+def result(x):
+    def within(y):
+        return called_by_numba.NUMBER * called_by_numba.added(y)
+    return within(x)
+"""
 
 
-def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("caller", [CALLER, WITHIN], ids=["names", "of a module, in an inner function"])
+def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller):
     """Another text or option of a function that is called, and another constant."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "caller_of_numba.py").write_text(CALLER)
+    (tmp_path / "caller_of_numba.py").write_text(caller)
 
     def run(number, step, inline="never"):
         (tmp_path / "called_by_numba.py").write_text(CALLED.format(number=number, step=step, inline=inline))

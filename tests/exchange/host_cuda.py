@@ -25,6 +25,7 @@ DRIVER = """
 #define __HIPCC_RTC__
 #define __global__
 #define __device__
+#define __shared__ static thread_local
 #define __restrict__
 #define __launch_bounds__(...)
 struct Number { int x; };
@@ -77,7 +78,7 @@ class RawModule:
         chosen = subprocess.run(
             [COMPILER, "-E", "-x", "c++", *kept, str(source)], capture_output=True, text=True, check=True
         )
-        kernels = re.findall(r"__global__ void (\w+)\(", chosen.stdout)
+        kernels = re.findall(r"__global__ void (?:__launch_bounds__\(\w+\) )?(\w+)\(", chosen.stdout)
         driver.write_text(DRIVER + "".join(ENTRY.format(kernel) for kernel in kernels))
         command = [COMPILER, "-O0", "-ffp-contract=off", "-w", "-fPIC", "-shared", "-std=c++20", *kept]
         command += [f'-DSOURCE="{source}"', "-o", str(library), str(driver)]

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from collops.exchange.packing import numpy_moves
 from collops.exchange.packing.index import Index
+from collops.operators.csr.compressed import CompressedRows
 from tests.exchange.host_cuda import COMPILER, Array, fake_cupy
 from tests.exchange.model import values, with_nan
 
@@ -91,7 +92,7 @@ def test_moves(on_device, dtype, ops):
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_sparse_products(on_device, dtype, sparse):
     device = on_device("collops.operators.csr.device")
-    device._MAX_LANES = 1  # threads that add up together cannot be run here
+    device._THREADS = device._MAX_LANES = 1  # threads that add up together cannot be run here
     rng = np.random.default_rng(0)
     filled = np.array([1, 0, 1, 1, 0, 0, 1, 1, 1])[:, None] if sparse else 1
     A = sp.csr_array((filled * rng.integers(-2, 3, (9, 7)) * (1 if dtype == "float32" else 1 + 1j)).astype(dtype))
@@ -102,6 +103,36 @@ def test_sparse_products(on_device, dtype, sparse):
     np.testing.assert_array_equal(out, A @ x)
     block.multiply(x, out, True)
     np.testing.assert_array_equal(out, 2 * (A @ x))
-    out = np.full(7, 5, dtype).view(Array)
-    block.multiply_adjoint(y, out, False)
-    np.testing.assert_array_equal(out, A.conj().T @ y)
+    for adjoint in (None, CompressedRows.from_host(A.conj().T.tocsr(), device.cupy.asarray)):
+        if adjoint is not None:
+            block.set_adjoint(adjoint)
+        out = np.full(7, 5, dtype).view(Array)
+        block.multiply_adjoint(y, out, False)
+        np.testing.assert_array_equal(out, A.conj().T @ y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_combinations_of_sparse_products_and_vectors(on_device, dtype):
+    """Rows are longer than the entries that a block reads at once; vectors whose factor is 0 are not read."""
+    device = on_device("collops.operators.csr.device")
+    device._THREADS = device._MAX_LANES = 1
+    rng = np.random.default_rng(0)
+
+    def integers(*shape):
+        values = rng.integers(-3, 4, shape)
+        return (values + 1j * rng.integers(-3, 4, shape) if dtype == "complex64" else values).astype(dtype)
+
+    A = integers(6, 19) * np.array([1, 1, 0, 1, 1, 1])[:, None]
+    block = device.DeviceBlock(sp.csr_array(A), np.dtype(dtype))
+    x, y, before, weights = (integers(n).view(Array) for n in (19, 6, 6, 6))
+    unread = np.full(19, np.nan, dtype).view(Array)
+    for a, b, c, d in ((2.0, -1.0, 0.5, 4.0), (0.0, 0.0, 1.0, 1.0), (0.0, 1.0, 0.5, 0.0), (1.0, 0.0, -2.0, 1.0)):
+        for factor in (weights, None):
+            out = np.full(6, 5, dtype).view(Array)
+            found = block.combine(x, y if d else unread, before if b else unread, out, (a, b, c, d), factor)
+            expected = a * x[:6] + b * before + (1 if factor is None else factor) * (d * y - c * (A @ x))
+            expected[2] = 5  # a row without entries
+            np.testing.assert_array_equal(found, expected)
+    out = before.copy().view(Array)
+    block.combine(x, out, out, out, (0.0, 1.0, 1.0, 0.0), weights)
+    np.testing.assert_array_equal(out, before - weights * (A @ x))

@@ -41,6 +41,24 @@ def test_entries_in_single_precision_with_vectors_in_double_precision(comm, sing
     op.free()
 
 
+@pytest.mark.parametrize("entries", [3, 7, 27, 40, 400])
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_rows_of_any_length(comm, dtype, entries):
+    """Few and many threads for a row, in several blocks, with one long row; the same bits in every run."""
+    rng = np.random.default_rng(0)
+    A = sp.csr_array(sp.random_array((3000, 3000), density=entries / 3000, rng=rng, dtype=dtype))
+    A = sp.vstack([A[:1000], sp.csr_array(np.ones((1, 3000), dtype)), A[1001:]], format="csr")
+    op = CSRMatrix.from_global(A, comm=comm)
+    x, total = (collops.random(op.domain, seed=seed, comm=comm, dtype=dtype, engine="cupy") for seed in (1, 2))
+    expected = A @ cupy.asnumpy(x.gather())
+    found = cupy.asnumpy((op @ x).gather())
+    assert_close(found, expected, dtype)
+    np.testing.assert_array_equal(cupy.asnumpy((op @ x).gather()), found)
+    before = cupy.asnumpy(total.gather())
+    assert_close(cupy.asnumpy(op._direction(False).add(x, total).gather()), before + expected, dtype)
+    op.free()
+
+
 def test_solver_replays_it(comm):
     n = 200
     A = sp.csr_array(sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(n, n)))

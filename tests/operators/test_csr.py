@@ -44,6 +44,23 @@ def test_products(comm, dtype, shape):
 
 
 @pytest.mark.usefixtures("loops")
+def test_products_are_added_in_one_pass(comm):
+    """In sums of operators, with the squares of the sum."""
+    A, B = matrix(13, 20, "float64"), matrix(13, 20, "float64", seed=2)
+    first, second = (CSRMatrix.from_global(each, comm=comm) for each in (A, B))
+    x, y = np.arange(20.0), np.arange(20.0) ** 2
+    dx, dy = (collops.from_global(each, first.domain, comm=comm) for each in (x, y))
+    both = collops.StackedHStack([first, second])
+    np.testing.assert_array_equal((both @ collops.StackedArray([dx, dy])).gather(), A @ x + B @ y)
+    squares = []
+    total = collops.full(first.range, 3.0, comm=comm)
+    assert first._direction(False).add(dx, total, squares=squares) is total
+    np.testing.assert_array_equal(total.gather(), 3 + A @ x)
+    (pair,) = squares
+    assert pair[0] is pair[1] is total.local_array
+
+
+@pytest.mark.usefixtures("loops")
 def test_mixed_types(comm):
     A = matrix(9, 9, "float32")
     op = CSRMatrix.from_global(A, comm=comm, transport="mpi")

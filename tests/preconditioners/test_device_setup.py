@@ -72,8 +72,15 @@ def assert_equal_bits(M, expected):
         assert isinstance(mine.entries[0], CompressedRows)
         np.testing.assert_array_equal(mine.ghosts, other.ghosts)
         for a, b in zip(mine.blocks, other.blocks, strict=True):
-            for name in ("indptr", "indices", "data"):
-                np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
+            assert_equal_entries(a, b)
+    for level in M._levels:  # the products of the set-up have transposed the prolongation
+        adjoint = level.prolongation.blocks[0].conj().T.tocsr()
+        assert_equal_entries(level.prolongation._local_adjoint.to_host(), adjoint)
+
+
+def assert_equal_entries(a, b):
+    for name in ("shape", "indptr", "indices", "data"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
 
 
 @pytest.mark.parametrize("name", ["anisotropic plane", "jumps", "complex cube"])

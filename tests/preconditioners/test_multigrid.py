@@ -168,9 +168,36 @@ def test_loops_compute_the_same_as_scipy(comm, monkeypatch, request, name):
     for single, tolerance in ((False, 1e-9), (True, 1e-4)):
         L = multigrid(A, vectors, block=block, single_precision=single)
         assert (L.rows, L.entries) == (M.rows, M.entries)
-        assert A.nnz == 0 or isinstance(L._levels[0].smoother._loops_for(x), smoother._Loops)
+        assert A.nnz == 0 or isinstance(L._levels[0].smoother._passes_for(x), smoother._Loops)
         np.testing.assert_allclose((L @ x).gather(), expected, rtol=tolerance, atol=tolerance * abs(expected).max())
         assert L.dottest()
+
+
+class BlockByDefinition:
+    """A block of a matrix with the pass that kernels of devices have, by NumPy."""
+
+    def __init__(self, matrix):
+        self.matrix, self.filled = matrix, np.diff(matrix.indptr) > 0
+
+    def combine(self, x, y, before, out, factors, weights):
+        a, b, c, d = factors
+        value = -c * (self.matrix @ x) + (d * y if d else 0)
+        value = (value if weights is None else weights * value) + (a * x if a else 0) + (b * before if b else 0)
+        out[self.filled] = value[self.filled]
+
+
+def test_steps_by_one_pass(comm, monkeypatch):
+    """The steps of devices, with blocks on the host, against operations on vectors."""
+    A = split(plane(12, 0.3), comm)
+    plain, passes = (smoother.Smoother(A, 2, (0.4, 2.0), A.dtype) for _ in range(2))
+    x, y = (collops.random(A.rows, seed=seed, comm=comm) for seed in (1, 2))
+    passes._passes[x.engine, x.dtype] = smoother._Launches(A, passes._first_step._local, passes._length)
+    with monkeypatch.context() as patched:
+        patched.setattr(A, "_parts", lambda engine, dtype: tuple(map(BlockByDefinition, A.blocks)))
+        found = [passes.start(y, x.copy()), passes.improve(y, x.copy()), passes.residual(y, x, x.copy())]
+    expected = [plain.start(y, x.copy()), plain.improve(y, x.copy()), y - A @ x]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one.gather(), other.gather(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["i4", "f4"])

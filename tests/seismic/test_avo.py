@@ -65,11 +65,13 @@ def test_exact_coefficients_are_fitted_up_to_the_error_of_the_approximation():
     assert (errors[1] < 0.6 * errors[0]).all()
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_standard_deviations_are_those_of_repeated_noise(known):
+@pytest.mark.parametrize(
+    ("known", "weights"), [(False, (1, 1, 1, 1, 1, 0)), (True, (1, 1, 1, 1, 1, 0)), (True, (4, 4, 4, 4, 0.5, 16))]
+)
+def test_standard_deviations_are_those_of_repeated_noise(known, weights):
     rng = np.random.default_rng(0)
     noise = np.array([0.01, 0.01, 0.02, 0.02, 0.03, 0.03])[:, None] if known else 0.02
-    weights = np.array([1.0, 1, 1, 1, 1, 0])[:, None]
+    weights = np.array(weights, float)[:, None]
     clean = 0.1 - 0.25 * np.sin(np.radians(ANGLES))[:, None] ** 2
     gathers = clean + noise * rng.normal(size=(800, 6, 8))
     avo = fit_avo(ANGLES, gathers, weights=weights, noise=noise if known else None, window=1 if known else 8)
@@ -80,6 +82,17 @@ def test_standard_deviations_are_those_of_repeated_noise(known):
         assert values.shape == deviations.shape == (800, 8)
         assert abs(values.mean() - expected) < 5 * deviations.mean() / 80
         assert np.sqrt((deviations**2).mean()) == pytest.approx(values.std(), rel=0.05)
+
+
+@pytest.mark.parametrize("window", [3, 4, 7])
+def test_deviations_below_a_reflector_do_not_depend_on_it(window):
+    gathers = 1e-9 * np.random.default_rng(0).normal(size=(20, 6, 40))
+    gathers[..., 30:] = 0  # muted
+    weak = fit_avo(ANGLES, gathers[..., 10:], window=window)
+    gathers[..., :10] *= 1e9
+    avo = fit_avo(ANGLES, gathers, window=window)
+    assert (avo.intercept_deviation[:, 35:] == 0).all() and (avo.gradient_deviation[:, 35:] == 0).all()
+    np.testing.assert_allclose(avo.intercept_deviation[:, 15:], weak.intercept_deviation[:, 5:], rtol=1e-9)
 
 
 def test_known_noise_gives_the_deviations_of_the_posterior(comm):
@@ -111,6 +124,8 @@ def test_too_few_classes_have_no_number():
         ({"angles": ANGLES + 70}, "between 0 and 90 degrees"),
         ({"weights": np.ones(5)}, "weights must broadcast"),
         ({"noise": -1.0}, "noise must not be negative"),
+        ({"window": 0}, "window must be a whole number of rows, at least 1, not 0"),
+        ({"window": 2.5}, "at least 1, not 2.5"),
     ],
 )
 def test_errors(change, text):

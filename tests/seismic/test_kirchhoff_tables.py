@@ -207,6 +207,9 @@ def test_a_tolerance_chooses_the_coarsest_grid_and_bounds_the_error(comm):
         found, expected = (each.adjoint(each @ image).gather() for each in (tables, plain))
         difference = np.linalg.norm(found - expected) / np.linalg.norm(expected)
         assert 1e-6 < difference < 0.02 if coarsen > 1 else difference == 0
+        step, error = tables.swept
+        assert (step in (2, 4, 8) and 0 < error <= tolerance) if coarsen > 1 else (step, error) == (1, 0.0)
+        assert plain.swept == (1, 0.0)
 
 
 @pytest.mark.parametrize("missed", ["fast row", "anisotropic rows", "spot at the last station"])

@@ -12,6 +12,7 @@ import pytest
 from collops.apps.recipe import Gradient as AdjointImage
 from collops.array import Layout, from_global
 from collops.errors import InputError
+from collops.operators import Identity
 from collops.seismic.conditioning import Conditioned
 from collops.seismic.kirchhoff.fixed_point import FixedTables
 from collops.seismic.kirchhoff.illumination import normal_diagonal
@@ -67,6 +68,20 @@ def test_the_laplacian_in_3d_takes_all_axes(comm):
     np.testing.assert_allclose(found.ravel(), serial @ image.ravel(), atol=1e-12)
     with pytest.raises(InputError, match="--regularise dip needs a 2-D image"):
         Penalty("dip", None, operator, None)._roughness  # type: ignore[arg-type]  # noqa: B018
+
+
+@pytest.mark.parametrize("axis", [0, 2])
+def test_total_variation_in_3d_takes_all_axes(comm, axis):
+    """A step along one axis: the values of its sides approach each other by the penalty over their lengths."""
+    image, shape = np.where(np.arange(5) < 2, 1.0, 3.0), [3, 4, 3]
+    shape[axis] = 5
+    data = np.broadcast_to(np.expand_dims(image, [a for a in range(3) if a != axis]), shape)
+    operator = Identity(tuple(shape), comm=comm)
+    y = from_global(np.ascontiguousarray(data), operator.range, comm=comm)
+    penalty = Penalty("tv", None, operator, AdjointImage.from_data(operator, y))  # type: ignore[arg-type]
+    found = penalty.method(0.1, 0.0, None)(operator, y, niter=30)
+    expected = np.where(data == 1, 1 + 0.3 / 2, 3 - 0.3 / 3)
+    np.testing.assert_allclose(found.x.gather(), expected, atol=1e-4)
 
 
 def differences(image: np.ndarray) -> np.ndarray:

@@ -185,6 +185,13 @@ def test_apertures_and_compression_reach_the_propagator(comm):
     assert waves.propagator._windows is not None and whole.propagator._windows is None
 
 
+def test_a_quality_factor_attenuates_below_the_water(comm):
+    waves, lossless = (prepare(job_of(rtm.Options(**SMALL, quality_factor=q), comm)) for q in (8.0, None))
+    values = waves.propagator._modelling.parameters["quality_factor"]
+    assert waves.water.any() and (values[waves.water] == 1e5).all() and (values[~waves.water] == 8).all()
+    assert float(waves.observed.norm()) < float(lossless.observed.norm())
+
+
 @pytest.mark.usefixtures("with_pictures")
 def test_a_survey_from_a_file_gives_the_same(comm, folder):
     survey, sizes = folder / "survey.sgy", {"iterations": 1, "bands": "all"}
@@ -251,6 +258,7 @@ def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
         (fwi, {"order": 3}, "--order must be 2, 4"),
         (rtm, {"wavefield_bits": 12}, "--wavefield-bits must be 8 or 16"),
+        (rtm, {"quality_factor": 2.0}, "--quality-factor must be at least 5"),
         (fwi, {"profile": True}, "--profile divides"),
         (fwi, {"velocity": "1500"}, "--velocity is for recorded data"),
         (fwi, {"survey": "line.sgy"}, "needs a velocity"),

@@ -67,13 +67,20 @@ def test_other_grids(comm, on_device, ndim, order, width):
     assert products(Propagator(grid, geometry, dtype="float64", comm=comm)) == expected
 
 
-def test_points_that_layers_reach_and_others(comm, on_device):
-    """A grid large enough for blocks of every group: across each axis, and in the interior."""
-    grid = Grid((14, 20, 104), (10.0, 11.0, 9.0), order=4, layers=Layers(3))
-    geometry = Geometry([[70.0, 100.0, 450.0]], [[60.0, 90.0, 480.0], [3.0, 3.0, 900.0]], np.ones(8), 0.001)
-    expected = products(Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm))
+@pytest.mark.parametrize(
+    ("shape", "station", "kinds"),
+    [((14, 20, 104), [60.0, 90.0, 480.0], [0, 1, 2, 3, 4, 5, 6]), ((29, 60), [100.0, 250.0], [1, 2, 3, 5])],
+    ids=["3-D", "2-D"],
+)
+def test_points_that_layers_reach_and_others(comm, on_device, shape, station, kinds):
+    """A grid large enough for points of every kind: in layers across one axis or several, and in the interior."""
+    grid = Grid(shape, (10.0, 11.0, 9.0)[: len(shape)], order=4, layers=Layers(3))
+    receivers = [[x + 10 for x in station], [3.0] * (len(shape) - 1) + [station[-1] + 20]]
+    geometry = Geometry([station], receivers, np.ones(8), 0.001)
+    dtype = "float64" if len(shape) == 3 else "float32"
+    expected = products(Propagator(grid, geometry, dtype=dtype, kernels="numpy", comm=comm))
     on_device()
-    F = Propagator(grid, geometry, dtype="float64", comm=comm)
+    F = Propagator(grid, geometry, dtype=dtype, comm=comm)
     assert products(F) == expected
     (steps,) = F._modelling._steps.values()
-    assert min(steps._boxes) > 0
+    assert [kind for kind, blocks in enumerate(steps._boxes) if blocks] == kinds

@@ -15,7 +15,18 @@ import pytest
 from collops.seismic.waves import cuda_clock, cuda_steps, cuda_storage
 
 COMPILER = shutil.which("g++")
-_KERNEL = r"^(?:KERNEL|extern \"C\" __global__ void(?: __launch_bounds__\(.*\))?) (\w+)\("
+_WAVES = """
+#if NDIM > 2
+        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
+        {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
+        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
+        {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
+#else
+        {"forward", forward}, {"adjoint", adjoint},
+#endif
+        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
+        {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}
+"""
 _PREAMBLE = """
 #include <cstdint>
 #include <cstring>
@@ -28,7 +39,7 @@ _PREAMBLE = """
 #define __launch_bounds__(...)
 #define __shared__ static
 struct Index { int x, y, z; };
-static Index blockIdx, threadIdx;
+static Index blockIdx, threadIdx, gridDim;
 static int min(int a, int b) { return a < b ? a : b; }
 static ucontext_t scheduler, coroutines[1024];
 static int current;
@@ -64,8 +75,8 @@ extern "C" int step_bytes() { return sizeof(Step); }
 extern "C" void run(const char* name, const int* grid, const int* block, void** parameters) {
     struct { const char* name; void (*kernel)(const Step, int); } table[] = {KERNELS};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
-    arguments = parameters;
-    bool barriers = !strncmp(name, "forward_", 8) || !strncmp(name, "adjoint_", 8);
+    arguments = parameters, gridDim = {grid[0], grid[1], grid[2]};
+    bool barriers = !strncmp(name, "forward", 7) || !strncmp(name, "adjoint", 7);
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
@@ -86,13 +97,8 @@ class Compiled:
         path = folder / f"{name}{abs(hash(options))}.so"
         source = Path(cuda_steps.__file__).with_name(name)
         driver = path.with_suffix(".cpp")
-        axes = next((int(option[-1]) for option in options if option.startswith("-DNDIM=")), 3)
-        names = [
-            found
-            for found in re.findall(_KERNEL, source.read_text(), re.MULTILINE)
-            if found not in [f"{way}_{axis}" for way in ("forward", "adjoint") for axis in range(3 - axes)]
-        ]
-        table = ", ".join(f'{{"{found}", {found}}}' for found in names)
+        names = re.findall(r"^KERNEL (\w+)\(", source.read_text(), re.MULTILINE)
+        table = _WAVES if name == "waves.cu" else ", ".join(f'{{"{found}", {found}}}' for found in names)
         driver.write_text(_PREAMBLE.replace("KERNELS", table))
         macros = [option for option in options if option.startswith("-D")]
         command = [

@@ -69,6 +69,18 @@ def test_iterates_are_those_of_pylops(comm, mine, theirs, kind, threshkind, perc
     assert 0 < np.count_nonzero(x) < x.size
 
 
+@pytest.mark.parametrize(("threshkind", "power", "weight"), [("soft", 1, 1.0), ("half", 0.5, 0.5), ("hard", 0, 1.0)])
+def test_minimises_the_documented_sum(comm, threshkind, power, weight):
+    """Each element of the solution against the least of many values, which the docstring's formula ranks."""
+    sizes, phase, t = np.array([0.3, 0.9, 1.3, 5.0]), np.exp(0.7j), np.linspace(0, 6, 60001)
+    identity = Identity(4, comm=comm, dtype="complex128")
+    y = from_global(sizes * phase, identity.range, comm=comm)
+    found = ista(identity, y, eps=1.1, alpha=1, threshkind=threshkind)
+    penalties = 1.1 * weight * (t > 0 if power == 0 else t**power)
+    least = [t[np.argmin((size - t) ** 2 + penalties)] for size in sizes]
+    np.testing.assert_allclose(found.x.gather(), np.array(least) * phase, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(("threshkind", "perc"), [("soft", None), ("hard", None), ("soft-percentile", 40)])
 @pytest.mark.parametrize(("mine", "theirs"), SOLVERS)
 def test_long_vectors(comm, mine, theirs, threshkind, perc):

@@ -106,7 +106,7 @@ def _measure_tables(context: Context, shape: tuple[int, ...], stations: int) -> 
         return time.perf_counter() - begin, made, step, error
 
     tables(1)  # compiles
-    rounds = [tables(stations) for _ in range(1 if context.options.quick else 3)]
+    rounds = [tables(stations) for _ in range(1 if context.options.quick else 2)]
     _, made, step, estimate = rounds[-1]
     assert made.straight is not None
     along = made.nodes.along

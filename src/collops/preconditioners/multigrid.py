@@ -318,7 +318,10 @@ class Multigrid(LinearOperator):
         coarse_y = prolongation._adjoint(residual, coarse_y)
         for visit in range(self._repeats[depth]):
             coarse_x = self._cycle(depth + 1, coarse_y, coarse_x, again=visit > 0)
-        x = axpby(1.0, prolongation._forward(coarse_x, residual), 1.0, x, out=x)
+        if x.engine.mutable:
+            x = prolongation._forward(coarse_x, x, add=True)
+        else:
+            x = axpby(1.0, prolongation._forward(coarse_x, residual), 1.0, x, out=x)
         return smoother.improve(y, x)
 
 
@@ -458,7 +461,7 @@ def _coarsened(
     smoothing, right_product, left_product = repeated if again else [algebra.product_rows] * 3
     M = jacobi(A)
     largest = bound = largest_eigenvalue(A, M)
-    smoother = Smoother(A, M, options.degree, _bounds(largest), options.entries)
+    smoother = Smoother(A, options.degree, _bounds(largest), options.entries)
     kept = rows
     if block == 1:
         graph = graph_of(A, rows, 1) if graph is None else graph
@@ -470,6 +473,8 @@ def _coarsened(
     right = right_product(A.forest, rows, own_columns(A), right)
     left = algebra.transposed_rows(prolongation, algebra.merged_rows(prolongation), True)
     R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
+    if isinstance(R.entries[0], CompressedRows):
+        prolongation._set_local_adjoint(R.entries[0])
     product = left_product(R.forest, left, own_columns(R), right)
     following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
     following = _placed(following, options.engine)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 
 from collops.array import Array, axpby, kernels
-from collops.backend import Engine
-from collops.operators import CSRMatrix
-from collops.operators.base import LinearOperator
+from collops.backend import Engine, LocalArray
+from collops.operators import CSRMatrix, Diagonal
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import unsigned
 from collops.operators.memory import Buffers, contiguous
@@ -18,14 +18,13 @@ from collops.operators.memory import Buffers, contiguous
 class Smoother:
     """Chebyshev's iteration [Saad 2003, algorithm 12.1] for a Hermitian matrix divided by its diagonal.
 
-    Iterates satisfy ``x' = x + alpha (x - before) + beta M (y - A x)``, where `M` is the inverse diagonal. On hosts a
-    step is one loop over the rows of a large matrix; otherwise it is a product and operations on vectors.
+    Iterates satisfy ``x' = x + alpha (x - before) + beta M (y - A x)``, where `M` is the inverse diagonal. On devices
+    a step is one kernel, and on hosts one loop over the rows of a large matrix; otherwise it is a product and
+    operations on vectors.
 
     Parameters
     ----------
     A : CSRMatrix
-    M : LinearOperator
-        Its inverse diagonal.
     degree : int
         Number of steps after the first.
     bounds : tuple of two floats
@@ -34,43 +33,41 @@ class Smoother:
         Precision of the entries that Numba's loops, devices and JAX read. Vectors have the precision of the data.
     """
 
-    def __init__(
-        self, A: CSRMatrix, M: LinearOperator, degree: int, bounds: tuple[float, float], entries: np.dtype
-    ) -> None:
-        self.A, self.M, self._entries = A, M, entries
-        self._steps = _coefficients(degree, *bounds)
+    def __init__(self, A: CSRMatrix, degree: int, bounds: tuple[float, float], entries: np.dtype) -> None:
+        self.A, self._entries = A, entries
+        self._length, self._steps = _coefficients(degree, *bounds)
+        self._first_step = Diagonal(self._length / A.diagonal(), comm=A.comm)
         self._buffers = Buffers()
-        self._loops: dict[tuple[Engine, np.dtype], _Loops | None] = {}
-        self._rounded: LinearOperator | None = None
+        self._passes: dict[tuple[Engine, np.dtype], _Loops | _Launches | None] = {}
+        self._rounded: CSRMatrix | None = None
 
     def start(self, y: Array, out: Array | None) -> Array:
         """Return the iterate from zero, in `out` if the engine is mutable."""
-        (_, length), *steps = self._steps
-        spare = self._buffers.get("spare", self.A.rows, y, np.result_type(self.A.dtype, y.dtype))
-        first, second = (out, spare) if len(steps) % 2 == 0 else (spare, out)
-        x = self.M._forward(y, first)
-        return self._iterate(y, axpby(length, x, 0.0, x, out=first), second, steps)
+        spare = None if out is None else self._buffers.get("spare", self.A.rows, y, out.dtype)
+        first, second = (out, spare) if len(self._steps) % 2 == 0 else (spare, out)
+        return self._iterate(y, self._first_step._forward(y, first), second, self._steps)
 
     def improve(self, y: Array, x: Array) -> Array:
         """Return the iterate from `x`, in the same memory if the engine is mutable."""
-        better = self._iterate(y, x, self._buffers.get("spare", self.A.rows, y, x.dtype), self._steps)
+        steps = [(0.0, self._length), *self._steps]
+        better = self._iterate(y, x, self._buffers.get("spare", self.A.rows, y, x.dtype), steps)
         in_place = better is x or not x.engine.mutable
         return better if in_place else axpby(1.0, better, 0.0, better, out=x)
 
     def residual(self, y: Array, x: Array, out: Array | None) -> Array:
         """Return ``y - A x``, in `out` if the engine is mutable."""
-        loops = self._loops_for(x)
-        if loops is not None and out is not None:
-            return loops.residual(y, x, out)
+        passes = self._passes_for(x)
+        if passes is not None and out is not None:
+            return passes.residual(y, x, out)
         image = self._matrix_for(x)._forward(x, out)
         return axpby(-1.0, image, 1.0, y, out=out)
 
     def _iterate(self, y: Array, x: Array, out: Array | None, steps: list[tuple[float, float]]) -> Array:
         """Return the iterate after some steps, in the memory of `x` and `out` in turn."""
-        loops, before = self._loops_for(x), None
+        passes, before = self._passes_for(x), None
         for alpha, beta in steps:
-            if loops is not None and out is not None:
-                following = loops.step(y, x, before, alpha, beta, out)
+            if passes is not None and out is not None:
+                following = passes.step(y, x, before, alpha, beta, out)
             else:
                 following = self._step(y, x, before, alpha, beta, out)
             before, x, out = x, following, x if x.engine.mutable else None
@@ -78,38 +75,86 @@ class Smoother:
 
     def _step(self, y: Array, x: Array, before: Array | None, alpha: float, beta: float, out: Array | None) -> Array:
         image, change = (self._buffers.get(name, self.A.rows, x, x.dtype) for name in ("image", "change"))
-        change = self.M._forward(self.residual(y, x, image), change)
-        change = axpby(1.0 + alpha, x, beta, change, out=change)
+        change = self._first_step._forward(self.residual(y, x, image), change)
+        change = axpby(1.0 + alpha, x, beta / self._length, change, out=change)
         if before is None:
             return axpby(1.0, change, 0.0, change, out=out)
         return axpby(1.0, change, -alpha, before, out=out)
 
-    def _matrix_for(self, x: Array) -> LinearOperator:
+    def _matrix_for(self, x: Array) -> CSRMatrix:
         """Return the matrix with rounded entries for engines that need no loops to read them."""
         if x.engine.mutable and x.engine.memory == "host":
             return self.A
         if self._rounded is None:
-            self._rounded = self.A.astype(self._entries)
+            self._rounded = cast("CSRMatrix", self.A.astype(self._entries))
         return self._rounded
 
-    def _loops_for(self, x: Array) -> _Loops | None:
+    def _passes_for(self, x: Array) -> _Loops | _Launches | None:
         key = x.engine, x.dtype
-        if key not in self._loops:
-            suits = x.engine.mutable and x.engine.memory == "host" and x.dtype.char in "fd"
-            suits = suits and self.A.blocks[0].nnz >= kernels.LONG and kernels.loops() is not None
-            self._loops[key] = _Loops(self.A, x.dtype, self._entries) if suits else None
-        return self._loops[key]
+        if key not in self._passes:
+            self._passes[key] = self._passes_of_a_type(x)
+        return self._passes[key]
+
+    def _passes_of_a_type(self, x: Array) -> _Loops | _Launches | None:
+        if not x.engine.mutable:
+            return None
+        if x.engine.memory == "device":
+            weights = self._first_step._diagonal.on_engine(x.engine).astype(x.dtype, copy=False)
+            return _Launches(self._matrix_for(x), weights, self._length)
+        suits = x.dtype.char in "fd" and self.A.blocks[0].nnz >= kernels.LONG and kernels.loops() is not None
+        return _Loops(self.A, x.dtype, self._entries) if suits else None
 
 
-def _coefficients(degree: int, low: float, high: float) -> list[tuple[float, float]]:
-    """Return `alpha` and `beta` of the steps."""
+def _coefficients(degree: int, low: float, high: float) -> tuple[float, list[tuple[float, float]]]:
+    """Return `beta` of the first step, whose `alpha` is 0, and `alpha` and `beta` of the others."""
     center, radius = (high + low) / 2, (high - low) / 2
     rho = radius / center
-    steps = [(0.0, 1 / center)]
+    steps: list[tuple[float, float]] = []
     for _ in range(degree):
         before, rho = rho, 1 / (2 * center / radius - rho)
         steps.append((rho * before, 2 * rho / radius))
-    return steps
+    return 1 / center, steps
+
+
+class _Launches:
+    """Steps and residuals by one kernel each, on a device; two on a rank whose rows need values of other ranks.
+
+    `weights` are the inverse diagonal, multiplied by `length`, which is `beta` of the first step.
+    """
+
+    def __init__(self, A: CSRMatrix, weights: LocalArray, length: float) -> None:
+        self._A, self._weights, self._length = A, weights, length
+        self._buffers = Buffers()
+
+    def residual(self, y: Array, x: Array, out: Array) -> Array:
+        """Set `out` to ``y - A x``."""
+        return self._combined(y, x, x, (0.0, 0.0, 1.0, 1.0), None, out)
+
+    def step(self, y: Array, x: Array, before: Array | None, alpha: float, beta: float, out: Array) -> Array:
+        """Set `out`, which may be `before`, to the iterate after `x`."""
+        previous, b = (x, 0.0) if before is None else (before, -alpha)
+        c = beta / self._length
+        return self._combined(y, x, previous, (1 + alpha, b, c, c), self._weights, out)
+
+    def _combined(
+        self,
+        y: Array,
+        x: Array,
+        before: Array,
+        factors: tuple[float, float, float, float],
+        weights: LocalArray | None,
+        out: Array,
+    ) -> Array:
+        """Set `out` to ``a x + b before + weights (d y - c A x)``."""
+        engine, dtype, target = x.engine, x.dtype, out.local_array
+        local, remote = self._A._parts(engine, dtype)
+        right = self._buffers.contiguous("y", y.local_array, dtype, engine)
+        arriving = self._A.forest.start_bcast(x.local_array, self._A._ghost_values(engine, dtype))
+        local.combine(x.local_array, right, before.local_array, target, factors, weights)
+        ghosts = arriving.finish()
+        if len(self._A.ghosts):
+            remote.combine(ghosts, target, target, target, (0.0, 1.0, factors[2], 0.0), weights)
+        return out
 
 
 class _Loops:

@@ -9,6 +9,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,7 +59,8 @@ def fit_avo(
     gathers : array
         Amplitudes, of shape ``(..., classes, rows)``.
     weights : array
-        Weights of the squared residuals, which broadcast to the gathers: 0 excludes an amplitude.
+        Weights of the squared residuals, which broadcast to the gathers: 0 excludes an amplitude. Without `noise` they
+        are inverse variances of the amplitudes, up to a common factor.
     noise : array, optional
         Standard deviations of the amplitudes, which broadcast to the gathers. The fit then also divides by their
         squares.
@@ -74,7 +76,8 @@ def fit_avo(
     Raises
     ------
     InputError
-        If shapes do not fit, angles are not between 0 and 90 degrees, or weights or standard deviations are negative.
+        If shapes do not fit, angles are not between 0 and 90 degrees, weights or standard deviations are
+        negative, or `window` is less than 1.
 
     Notes
     -----
@@ -100,30 +103,38 @@ def fit_avo(
         )
     if not ((angles >= 0) & (angles < 90)).all():
         raise InputError("angles must be between 0 and 90 degrees")
+    if not isinstance(window, Integral) or window < 1:
+        raise InputError(f"window must be a whole number of rows, at least 1, not {window!r}")
     factors = _factors("weights", weights, values.shape)
-    if noise is not None:
-        deviations = _factors("noise", noise, values.shape)
-        factors = np.divide(factors, deviations**2, out=np.zeros(values.shape), where=deviations > 0)
-    terms = np.stack([np.ones_like(angles), np.sin(np.radians(angles)) ** 2])
+    if noise is None:  # weights are then inverse variances, up to a factor that follows from the residual
+        variances = np.divide(1.0, factors, out=np.zeros(values.shape), where=factors > 0)
+    else:
+        variances = _factors("noise", noise, values.shape) ** 2
+        factors = np.divide(factors, variances, out=np.zeros(values.shape), where=variances > 0)
+    sines = np.sin(np.radians(angles))[:, None] ** 2
     # The normal equations of two unknowns, at all depths.
-    (a, b, c), (u, v) = _products(factors, [terms[0], terms[1], terms[1] ** 2]), _products(factors * values, terms)
-    determinant, count = a * c - b**2, np.count_nonzero(factors, axis=-2)
+    a, b, c = ((factors * sines**power).sum(axis=-2, keepdims=True) for power in range(3))
+    determinant, count = a * c - b**2, np.count_nonzero(factors, axis=-2, keepdims=True)
     known = (count >= (2 if noise is not None else 3)) & (determinant > 1e-12 * a * c)
     divisor = np.where(known, determinant, np.nan)
-    intercept, gradient = (c * u - b * v) / divisor, (a * v - b * u) / divisor
+    # Both coefficients are sums of the amplitudes times these numbers.
+    shares = factors * (c - b * sines) / divisor, factors * (a * sines - b) / divisor
+    intercept, gradient = ((share * values).sum(axis=-2) for share in shares)
     variance: np.ndarray | float = 1.0
     if noise is None:
-        fitted = intercept[..., None, :] + gradient[..., None, :] * terms[1][:, None]
-        squares = np.where(known, (factors * (values - fitted) ** 2).sum(axis=-2), 0)
-        variance = _variance(squares, known * (count - 2), window)
-    return Avo(intercept, gradient, np.sqrt(variance * c / divisor), np.sqrt(variance * a / divisor))
+        fitted = intercept[..., None, :] + gradient[..., None, :] * sines
+        squares = np.where(known, factors * (values - fitted) ** 2, 0).sum(axis=-2)
+        variance = _variance(squares, (known * (count - 2))[..., 0, :], window)
+    return Avo(intercept, gradient, *(np.sqrt(variance * (share**2 * variances).sum(axis=-2)) for share in shares))
 
 
 def _variance(squares: np.ndarray, freedom: np.ndarray, window: int) -> np.ndarray:
     """Return sums of squares over degrees of freedom, both over a window of rows; NaN without any."""
-    from scipy.ndimage import uniform_filter1d
+    from scipy.ndimage import correlate1d
 
-    sums = [uniform_filter1d(part.astype(np.float64), window, axis=-1) for part in (squares, freedom)]
+    # Not uniform_filter1d, whose running sum is negative at times where squares vanish below larger ones.
+    taps = np.full(window, 1 / window)
+    sums = [correlate1d(part.astype(np.float64), taps, axis=-1) for part in (squares, freedom)]
     return np.divide(*sums, out=np.full(sums[0].shape, np.nan), where=sums[1] > 0)
 
 
@@ -137,8 +148,3 @@ def _factors(name: str, values: ArrayLike, shape: tuple[int, ...]) -> np.ndarray
     if not (array >= 0).all():
         raise InputError(f"{name} must not be negative")
     return array
-
-
-def _products(values: np.ndarray, terms: ArrayLike) -> np.ndarray:
-    """Return the sums over the classes of values times each term."""
-    return np.einsum("...cr,tc->t...r", values, np.asarray(terms))

@@ -308,7 +308,8 @@ def ista(
     SOp : LinearOperator, optional
         A transform :math:`S` from coefficients to models, to make :math:`S^H x` sparse.
     eps : float
-        The weight :math:`\epsilon` of the penalty, for p = 1 in the units of :math:`A^H y`.
+        The weight :math:`\epsilon` of the penalty, for p = 1 in the units of :math:`A^H y`. For p = 1/2 the weight is
+        half of it, as in PyLops.
     alpha, eigsdict : optional
         Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`. By default the inverse of the
         eigenvalue estimated by :func:`power_iteration`, with the arguments `eigsdict`.

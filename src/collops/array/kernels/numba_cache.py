@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 __all__ = ["cached_njit"]
+
+# Packages whose functions Numba replaces by its own, or whose version it notices.
+_UNCHANGED = {"numba", "numpy", *sys.stdlib_module_names}
 
 
 def cached_njit(**options: Any) -> Callable[[FunctionType], Any]:
@@ -38,17 +41,37 @@ def cached_njit(**options: Any) -> Callable[[FunctionType], Any]:
 def _digest(function: FunctionType, options: dict[str, Any]) -> str:
     """Return a digest of the options, and of what the function uses of its module that is not text of its own file."""
     parts = [f"{key}={sorted(value) if isinstance(value, set) else value!r}" for key, value in sorted(options.items())]
-    for name in sorted(function.__code__.co_names):
-        value = function.__globals__.get(name)
-        if value is None or isinstance(value, ModuleType | type):
-            continue
-        module = value.__module__ if hasattr(value, "__qualname__") else None  # the module of a function
-        if module is None:
-            parts.append(f"{name}={value!r}")
-        elif not module.startswith("numba."):
-            # The name of a function with machine code on disk contains its own digest.
-            parts.append(f"{value.__qualname__} {'' if module == function.__module__ else _digest_of_file(module)}")
+    names = _names(function.__code__)
+    for name in sorted(names):
+        parts += _described(name, function.__globals__.get(name), function.__module__, names)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that a function and the functions within it use, of variables and attributes."""
+    within = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*map(_names, within))
+
+
+def _described(name: str, value: Any, own_module: str, names: set[str]) -> list[str]:
+    """Return texts that change with a value that a function uses, and with those of `names` that a module has."""
+    if value is None or isinstance(value, type):
+        return []
+    if isinstance(value, ModuleType):
+        if value.__name__.partition(".")[0] in _UNCHANGED:
+            return []
+        texts: list[str] = []
+        for each in sorted(names & vars(value).keys()):
+            # Without the name itself, as modules may refer to each other.
+            texts += _described(f"{name}.{each}", vars(value)[each], own_module, names - {each})
+        return texts
+    module = value.__module__ if hasattr(value, "__qualname__") else None  # the module of a function
+    if module is None:
+        return [f"{name}={value!r}"]
+    if module.partition(".")[0] in _UNCHANGED:
+        return []
+    # The name of a function with machine code on disk contains its own digest.
+    return [f"{value.__qualname__} {'' if module == own_module else _digest_of_file(module)}"]
 
 
 @cache

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from collops.array import Array, DistributedArray, Layout
 from collops.array.creation import check_memory
+from collops.array.fused import LocalPairs
 from collops.array.layout_arguments import as_shape
 from collops.backend import Engine, LocalArray, SparseArray, engine, kernel_table
 from collops.comm.agreement import collective_errors
@@ -127,6 +128,7 @@ class CSRMatrix(OnTransport, LinearOperator):
         self.rows, self.columns = rows, columns
         *self.entries, self.ghosts = blocks
         self._on_host: tuple[SparseArray, SparseArray] | None = None
+        self._local_adjoint: CompressedRows | None = None
         super().__init__(columns, rows, self.entries[0].dtype, comm)
         self.nnz = int(sum(block.nnz for block in self.entries))
         self.forest = StarForest.from_layout(comm, columns, self.ghosts, transport=transport)
@@ -255,7 +257,7 @@ class CSRMatrix(OnTransport, LinearOperator):
             return super()._astype(dtype)
         other = self._retyped(dtype)  # with the same star forest, which has buffers for each dtype
         other.entries, other._on_host = [block.astype(dtype) for block in self.entries], None
-        other._blocks, other._buffers = {}, Buffers()
+        other._local_adjoint, other._blocks, other._buffers = None, {}, Buffers()
         return other
 
     @property
@@ -266,15 +268,23 @@ class CSRMatrix(OnTransport, LinearOperator):
     # Products
 
     def _direction(self, adjoint: bool) -> Direction:
-        batched = self._adjoint_columns if adjoint else self._forward_columns
-        return super()._direction(adjoint)._replace(batched=batched)
+        direction = super()._direction(adjoint)
+        if adjoint:
+            return direction._replace(batched=self._adjoint_columns)
+        return direction._replace(batched=self._forward_columns, add=self._add_forward)
 
-    def _forward(self, x: Array, out: Array | None) -> Array:
+    def _add_forward(self, x: Array, total: Array, squares: LocalPairs | None = None) -> Array:
+        total = self._forward(x, total, add=True)
+        if squares is not None:
+            squares.append((total.local_array, total.local_array))
+        return total
+
+    def _forward(self, x: Array, out: Array | None, add: bool = False) -> Array:
         out = self._new(self.range, x) if out is None else out
         operand = contiguous(x.local_array, out.dtype)
         local, remote = self._parts(x.engine, out.dtype)
         arriving = self.forest.start_bcast(operand, self._ghost_values(x.engine, out.dtype))
-        result = local.multiply(operand, out.local_array, add=False)
+        result = local.multiply(operand, out.local_array, add=add)
         ghosts = arriving.finish()
         if len(self.ghosts):
             result = remote.multiply(ghosts, result, add=True)
@@ -348,6 +358,10 @@ class CSRMatrix(OnTransport, LinearOperator):
             raise LayoutError("the diagonal needs a square matrix whose rows and columns are split alike")
         return DistributedArray(self.rows, self.comm, self.entries[0].diagonal())
 
+    def _set_local_adjoint(self, rows: CompressedRows) -> None:
+        """Set the conjugate transpose of the block of this rank's columns, which devices compute otherwise."""
+        self._local_adjoint = rows
+
     def _set_transport(self, transport: str | type[Exchange]) -> None:
         self.forest, self._buffers = self.forest.with_transport(transport), Buffers()
 
@@ -361,6 +375,8 @@ class CSRMatrix(OnTransport, LinearOperator):
             make_block = _blocks_for(engine).make_block
             local, remote = self.entries if engine.streams else self.blocks
             self._blocks[key] = (make_block(engine, local, dtype), make_block(engine, remote, dtype))
+            if engine.streams and self._local_adjoint is not None:
+                self._blocks[key][0].set_adjoint(self._local_adjoint)
         return self._blocks[key]
 
     def _ghost_values(self, engine: Engine, dtype: np.dtype) -> LocalArray:

@@ -82,6 +82,7 @@ class _Modelling:
     source_rows: np.ndarray  # row of each source in the tables
     receiver_rows: np.ndarray
     threads: int | None
+    swept: tuple[int, float]  # every how many-th point has computed times, and their error in seconds
 
     @classmethod
     def create(
@@ -142,7 +143,7 @@ class _Modelling:
             (bands,) = Bands.between([tables], positions[needed[comm.rank]], spacing, np.size(wavelet[0]))
         shares = [range(part.start, part.stop) for part in slices]
         stations = tables, weights, bands, source_rows, receiver_rows
-        return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads)
+        return cls(geometry, options, engine, scale, wavelet, shares, *stations, threads, (step, error))
 
     def on_engine(self) -> _Modelling:
         """Return a copy with its tables in the memory of the engine, where several operators share them."""
@@ -195,6 +196,9 @@ class KirchhoffOperator(VStack):
         The sources of this rank.
     local : LocalKirchhoff
         The operator of this rank; its notes have the equation.
+    swept : tuple of int and float
+        The choice for the `tolerance` of the travel times: they are computed at every so-many-th image point along each
+        axis, with this root mean square error in seconds. ``(1, 0.0)`` for all points.
 
     Raises
     ------
@@ -277,6 +281,7 @@ class KirchhoffOperator(VStack):
         comm = communicator_or_world(comm)
         modelling = _Modelling.create(geometry, travel_times, options, comm)
         self.dims, self.dimsd, self.shots = geometry.grid.shape, geometry.data_shape, modelling.shares[comm.rank]
+        self.swept = modelling.swept
         with collective_errors(comm):
             self.local = modelling.local(self.shots)
         super().__init__([self.local], comm, dims=self.dims)
@@ -297,7 +302,7 @@ class SplitKirchhoff(SplitImage):
 
     Attributes
     ----------
-    dims, dimsd, shots
+    dims, dimsd, shots, swept
         As for :class:`KirchhoffOperator`.
     local : None
 
@@ -356,6 +361,7 @@ class SplitKirchhoff(SplitImage):
         sizes = [[a_shot * len(shots) for shots in block] for block in blocks]
         super().__init__(layout, boxes, operators, sizes, modelling.scale.dtype, modelling.engine, comm)
         self.dims, self.dimsd, self.shots = geometry.grid.shape, geometry.data_shape, modelling.shares[comm.rank]
+        self.swept = modelling.swept
 
 
 def Kirchhoff(
@@ -410,7 +416,8 @@ def Kirchhoff(
     Returns
     -------
     KirchhoffOperator or SplitKirchhoff
-        With the attributes `dims` and `dimsd`, the shapes of the image and of the data. It raises as they do.
+        With the attributes `dims` and `dimsd`, the shapes of the image and of the data, and `swept`, what `tolerance`
+        chose. It raises as they do.
 
     Examples
     --------

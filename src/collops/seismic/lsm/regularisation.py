@@ -101,7 +101,8 @@ class Penalty:
         differences = Differences(domain, kind="forward", comm=self.operator.comm, dtype=self.operator.dtype)
         largest = self.gradient.step * float(self.gradient.x.norm(np.inf))
         tau = _JUMP * largest / weight
-        return admm_l2(L21(2, weight), A, y, differences, start, tau, inner=_INNER, objective=True, **run)
+        penalty = L21(len(domain.shape), weight)
+        return admm_l2(penalty, A, y, differences, start, tau, inner=_INNER, objective=True, **run)
 
     @cached_property
     def _step(self) -> float:

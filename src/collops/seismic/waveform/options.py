@@ -150,6 +150,16 @@ class WaveOptions(SurveyOptions):
         ),
         Positive,
     ] = None
+    quality_factor: Annotated[
+        float | None,
+        option(
+            "Attenuate waves with this quality factor below the water; velocities are those at the peak frequency of "
+            "the wavelet.",
+            METHOD,
+            show_default="no attenuation",
+        ),
+        AtLeast(5),
+    ] = None
     memory: Annotated[
         float,
         option("MiB of a rank for wavefields; if not all of a shot fit, they are recomputed.", METHOD),

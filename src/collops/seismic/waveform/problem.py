@@ -20,12 +20,15 @@ from collops.seismic.waveform.earth import smooth_model, velocity_model, water_p
 from collops.seismic.waveform.options import WaveOptions
 from collops.seismic.waveform.recording import Recording, line_source, time_steps, wavelet_at_steps
 from collops.seismic.waves import Propagator
+from collops.seismic.waves.relaxation import Mechanisms
 
 _NX, _NZ, _SPACING = 140, 50, 20.0
 _FREQUENCY, _INTERVAL = 7.0, 0.004
 _STATION_DEPTH = 1.0  # of sources and receivers of the synthetic survey, in grid points
 _POINTS_PER_WAVELENGTH = 3.0  # of the highest frequency of a Ricker wavelet, below which dispersion is warned of
 _COPIES = 4  # of the traces at all time steps, in a product
+_LOSSLESS = 1e5  # the quality factor of water
+_NYQUIST_SHARE = 0.45  # of the sampling frequency, at which the band of a quality factor ends at the latest
 _HIGHEST = 2.5  # times the peak frequency: there the spectrum of a Ricker wavelet is 3 % of its peak
 
 
@@ -139,8 +142,8 @@ def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProbl
     with local_stage(comm):
         grid = Grid(options.nx or _NX, options.nz or _NZ, options.dx or _SPACING, options.dz or _SPACING)
         check_memory(12 * 8 * grid.points, f"models of {grid}", "choose a smaller --nx or --nz", None, comm.local_size)
-        truth, water = velocity_model(grid, options.seed), water_points(grid)
-        velocity = smooth_model(truth, grid, options.smooth, water)
+        truth = velocity_model(grid, options.seed)
+        velocity = smooth_model(truth, grid, options.smooth, water_points(grid))
         frequency = options.frequency or _FREQUENCY
         survey = Survey(_spread(options, grid, truth, frequency), comm)
         survey.check(truth, grid, frequency)
@@ -148,7 +151,7 @@ def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProbl
     problem = Problem(survey, grid, velocity, None, "eikonal", frequency, onsets=[])
     highest = max(float(truth.max()), fastest or margin * float(velocity.max()))
     result = _set_up(job, problem, highest, traces, [np.ones_like(t) for t in traces], True)
-    result = replace(result, truth=truth, water=water)
+    result = replace(result, truth=truth)
     with job.stage("modelling the survey"):
         clean = result.by_shot(job, result.modelled(job, truth))
     traces, norm = with_noise(clean, survey.shots, options.noise or 0.0, options.seed, comm)
@@ -199,7 +202,12 @@ def _set_up(
     with local_stage(job.comm):
         layers = waves.Layers(options.layers)
         wave_grid = waves.Grid(grid.shape, grid.spacing, options.order, layers, options.free_surface)
-        step = time_steps(geometry.interval, wave_grid.largest_step(1.0001 * fastest))  # margin: rounding to float32
+        water = np.broadcast_to(grid.z < (options.water_depth or 0.0), grid.shape)
+        if options.survey is None:
+            water = water_points(grid)
+        medium, faster = _attenuation(options.quality_factor, problem.frequency, geometry.interval, water)
+        fastest *= 1.0001 * faster  # margin: rounding to float32
+        step = time_steps(geometry.interval, wave_grid.largest_step(fastest))
         shift = round(geometry.start / geometry.interval * step)
         taps, centre = problem.wavelet
         before = max(0, -(centre * step + shift))
@@ -226,6 +234,7 @@ def _set_up(
         memory=memory,
         wavefield_bits=options.wavefield_bits,
         comm=job.comm,
+        **medium,
     )
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
@@ -233,10 +242,24 @@ def _set_up(
     job.warn_of_idle_ranks(geometry.shots, "shots")
     layout = Layout.split((*positions.shape[:2], geometry.samples), job.comm.size)
     recording = Recording(propagator, first, step, job.array(layout, _padded(weights, layout, job)))
-    water = np.broadcast_to(grid.z < (options.water_depth or 0.0), grid.shape)
     receivers_of = [survey.trace_shape(shot)[0] for shot in survey.shots]
     observed = _observed(job, recording, traces)
     return WaveProblem(problem, propagator, recording, observed, receivers_of, None, water, own)
+
+
+def _attenuation(
+    quality_factor: float | None, frequency: float, interval: float, water: np.ndarray
+) -> tuple[dict[str, Any], float]:
+    """Return the parameters of the propagator, and how much faster waves of the highest frequencies are.
+
+    Steps may be shorter than the sampling interval of the survey; the fastest waves are then slower.
+    """
+    if quality_factor is None:
+        return {}, 1.0
+    relaxation = waves.Relaxation(frequency, (frequency / 4, min(4 * frequency, _NYQUIST_SHARE / interval)))
+    values = np.where(water, _LOSSLESS, quality_factor)
+    largest = Mechanisms(relaxation, interval).filters(np.array([quality_factor])).largest
+    return {"quality_factor": values, "relaxation": relaxation}, float(np.sqrt(largest))
 
 
 def _check_traces(job: Job[Any], shape: tuple[int, int, int], wavefields: int) -> None:

@@ -12,6 +12,7 @@ from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.inversion import WaveformMisfit
 from collops.seismic.waves.layers import Layers
 from collops.seismic.waves.propagator import Propagator
+from collops.seismic.waves.relaxation import Relaxation
 from collops.seismic.waves.shot_shares import share_by_cost
 from collops.seismic.waves.stencil import largest_step, phase_velocity
 from collops.seismic.waves.storage import Storage
@@ -23,6 +24,7 @@ __all__ = [
     "Grid",
     "Layers",
     "Propagator",
+    "Relaxation",
     "Storage",
     "WaveformMisfit",
     "WaveletModelling",

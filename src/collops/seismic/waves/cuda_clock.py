@@ -11,7 +11,7 @@ from collops.extend.arrays import LocalArray
 from collops.seismic.graphs import recorded, side_streams
 from collops.seismic.waves.cuda_storage import download, empty_on_host, upload
 
-_SIDES = 4  # streams for the receivers, and for points that layers across each axis reach
+_SIDES = 7  # streams for the receivers, and for the kinds of points that layers reach
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
 
 
@@ -110,21 +110,28 @@ class Clock:
         self.time[...] = self._xp.asarray(np.array([first, first if base is None else base], np.int32))
         turn, graphs = states[0].turn, {} if graphs is None else graphs
 
-        def several() -> None:
-            sides = side_streams(_SIDES)
-            for number in range(_RECORDED):
+        def several(turn: int, count: int, sides: Sequence[Any]) -> None:
+            for number in range(count):
                 step((turn + number) % 2, direction * number, sides)
-            self._tick(direction * _RECORDED)
 
-        done = 0
+        since = count
         if self._recordable and count > 2 * _RECORDED:
-            if (name, turn) not in graphs:
-                graphs[name, turn] = recorded(several)
-            for _ in range(count // _RECORDED):
-                graphs[name, turn]()
-            done = count // _RECORDED * _RECORDED
-        for number in range(count - done):
-            step((turn + number) % 2, direction * number, ())
+            # While the device computes these, the others are recorded.
+            eager = count % _RECORDED + _RECORDED
+            several(turn, eager, ())
+            self._tick(direction * eager)
+            then, since = (turn + eager) % 2, 0
+
+            def recorded_steps() -> None:
+                several(then, _RECORDED, side_streams(_SIDES))
+                self._tick(direction * _RECORDED)
+
+            if (name, then) not in graphs:
+                graphs[name, then] = recorded(recorded_steps)
+            for _ in range((count - eager) // _RECORDED):
+                graphs[name, then]()
+        else:
+            several(turn, count, ())
         for state in states:
             state.turn = (turn + count) % 2
-        return count - done
+        return since

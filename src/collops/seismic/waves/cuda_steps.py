@@ -6,8 +6,9 @@ All kernels have one argument, a struct, in which the arrays of a step stay the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,13 @@ _WIDTH, _LINE, _LINES, _SLABS = 8, 32, 8, 6
 _LAYER_BLOCK = (_LINE, _LINES, 1)
 _LEAD = 8  # elements of a row before its first point, at least a halo
 _ALIGNMENT = 32  # of rows, in elements
-# By number of axes: bytes that a thread loads at once at most, threads of a block, planes that it marches over where no
-# layer reaches and elsewhere, and blocks of a multiprocessor that registers must suffice for.
-_SHAPES = {1: (16, (64, 1), (1, 1), 1), 2: (16, (64, 1), (32, 8), 8), 3: (16, (16, 8), (24, 48), 4)}
+_INTERIOR, _CORNER, _EDGES, _KINDS, _BOXES = 3, 4, 6, 7, 19
+# By number of axes: threads of a block, blocks of a multiprocessor that registers must suffice for, planes that a block
+# marches over in the interior, in layers across rows, and at edges.
+_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (32, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
+_LAYER_BLOCKS = 3  # likewise, in 3-D in layers
+_WIDEST_LOAD, _SECTOR = 16, 32  # bytes that a thread loads at once at most, and that memory transfers at least
+_WIDEST_ROW = 32  # threads along a row of a layer across rows at most
 
 _POINTERS = ("now", "next", "first", "second", "earlier", "a", "b", "c", "stored", "image", "change", "scattering")
 _SHOT_POINTERS = ("clock", "slots", "signal", "reads", "columns", "weights", "traces", "adds", "receiver", "spread")
@@ -66,8 +71,13 @@ class CudaSteps:
         none = np.empty(0, dtype)
         self.a, self.b = (np.concatenate([none, *parts]) for parts in ([s.a for s in slabs], [s.b for s in slabs]))
         ndim, half = len(tile.axes), tile.grid.order // 2
-        self._form = form = _Form.of(ndim, half, dtype, size)
-        self._template, self.elements, self._layers = _template(tile, slabs, dtype, pitch, form.vector)
+        clear = _clear(tile.inner, slabs, _SECTOR // dtype.itemsize)
+        widest = max(clear[2][0], size - clear[2][1])
+        self._form = form = _Form.of(ndim, half, dtype, size, widest)
+        # Layers must be apart, and a block must have all points of a row of a layer across rows.
+        if any(low >= high for low, high in clear) or widest > form.vector * form.threads[2][0]:
+            clear = [(n, n) for n in tile.inner]  # all points are edges
+        self._template, self.elements, self._layers = _template(tile, slabs, clear, dtype, pitch, form.vector)
         self._boxes = _divide(self._template, tile.inner, ndim, form)
 
     def columns(self, points: np.ndarray) -> np.ndarray:
@@ -85,8 +95,7 @@ class CudaSteps:
         Receivers are sampled, and points that layers reach are computed, on the streams `sides` where there are any, at
         the same time as the other points.
         """
-        self._launch("advance", self._layers, _LAYER_BLOCK, arguments, ahead)
-        self._propagate("forward", arguments, ahead, sides, partial(self.record, arguments, ahead))
+        self._propagate("forward", "advance", arguments, ahead, sides)
 
     def record(self, arguments: Arguments, ahead: int) -> None:
         """Sample the receivers only."""
@@ -100,24 +109,34 @@ class CudaSteps:
 
     def adjoint(self, arguments: Arguments, ahead: int, sides: Sequence[Any] = ()) -> None:
         """Compute the adjoint field before, and add to the image; see :meth:`forward`."""
-        self._launch("recede", self._layers, _LAYER_BLOCK, arguments, ahead)
-        self._propagate("adjoint", arguments, ahead, sides)
+        self._propagate("adjoint", "recede", arguments, ahead, sides)
 
     def tick(self, arguments: Arguments, by: int) -> None:
         """Move the clock on."""
         self._launch("tick", 1, (1, 1, 1), arguments, by)
 
-    def _propagate(
-        self, name: str, arguments: Arguments, ahead: int, sides: Sequence[Any], *others: Callable[[], None]
-    ) -> None:
-        *layers, inner = (
-            partial(self._launch, f"{name}_{group}", blocks, self._form.block, arguments, ahead)
-            for group, blocks in enumerate(self._boxes)
-        )
-        works = [*others, *(work for work, blocks in zip(layers, self._boxes, strict=False) if blocks)]
+    def _propagate(self, name: str, before: str, arguments: Arguments, ahead: int, sides: Sequence[Any]) -> None:
+        boxes, blocks = self._boxes, self._form.blocks
+
+        def launch_kind(kind: int) -> None:
+            if kind == _EDGES:
+                self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
+            self._launch(f"{name}_{kind}", boxes[kind], blocks[kind], arguments, ahead)
+
+        def launch_layers() -> None:
+            if boxes[_EDGES]:
+                self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
+            count = sum(boxes) - boxes[_INTERIOR] + -(-arguments.receivers // blocks[_INTERIOR][0])
+            self._launch(name, count, blocks[_INTERIOR], arguments, ahead)
+
+        if len(self.tile.axes) < 3:  # two launches, since more would take long compared to the work
+            works = [launch_layers]
+        else:
+            layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if boxes[kind]]
+            works = [*(partial(launch_kind, kind) for kind in layers), partial(self.record, arguments, ahead)]
         if sides:
-            return side_by_side(inner, works, sides[: len(works)])
-        for work in (*works, inner):
+            return side_by_side(partial(launch_kind, _INTERIOR), works, sides[: len(works)])
+        for work in (*works, partial(launch_kind, _INTERIOR)):
             work()
 
     def _launch(self, name: str, blocks: int, block: Any, arguments: Arguments, ahead: int) -> None:
@@ -170,21 +189,47 @@ class _Form:
     """How points are shared out among threads, and the kernels for it."""
 
     def __init__(
-        self, options: tuple[str, ...], ndim: int, vector: int, block: tuple[int, int, int], planes: tuple[int, int]
+        self,
+        options: tuple[str, ...],
+        vector: int,
+        wide: tuple[int, int],
+        narrow: tuple[int, int],
+        corner: tuple[int, int],
+        planes: tuple[int, int, int],
     ) -> None:
-        self._options, self._ndim, self.vector = options, ndim, vector
-        self.block, self.planes = block, planes
+        self._options, self.vector = options, vector
+        # Of each kind of points: threads along and across rows, and planes that a block marches over, 0 for all.
+        self.threads = (wide, wide, narrow, wide, corner, corner, wide)
+        self.planes = (0, 0, planes[1], planes[0], 0, 0, planes[2])
+        self.blocks = [(math.prod(threads), 1, 1) for threads in self.threads]
         self._compiled: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, ndim: int, half: int, dtype: np.dtype, size: int) -> _Form:
-        """Return the form for rows of so many points."""
-        widest, (across, down), planes, blocks = _SHAPES[ndim]
-        most = min(widest // dtype.itemsize, half + 1)  # so that coefficients are known at all points of a vector
+    def of(cls, ndim: int, half: int, dtype: np.dtype, size: int, widest: int) -> _Form:
+        """Return the form for rows of `size` points, of which layers reach at most `widest` at an end."""
+        wide, blocks, planes = _SHAPES[ndim]
+        most = min(_WIDEST_LOAD // dtype.itemsize, half + 1)  # so that coefficients are known at all points of a vector
         vector = next(v for v in (4, 2, 1) if size % v == 0 and v <= most)
-        options = [f"-DNDIM={ndim}", f"-DHALF={half}", f"-DVEC={vector}", f"-DBX={across}", f"-DBY={down}"]
-        options += [f"-DBLOCKS={blocks if half <= 4 else 1}", *["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)]
-        return cls(tuple(options), ndim, vector, (across, down, 1), planes)
+        columns = min(max(4, -(-widest // vector)), _WIDEST_ROW)
+        if ndim < 3:  # blocks of all kinds have as many threads
+            columns = 1 << (columns - 1).bit_length()
+            narrow = corner = (columns, math.prod(wide) // columns)
+        else:
+            down = (128 if columns <= 16 and half <= 4 else 64) // columns  # as shared memory permits
+            narrow, corner = (columns, down), (columns, (down + 1) // 2)
+        names = {
+            "NDIM": ndim,
+            "HALF": half,
+            "VEC": vector,
+            "BX": wide[0],
+            "BY": wide[1],
+            "FX": columns,
+            "FY": narrow[1],
+        }
+        names |= {"BLOCKS": blocks if half <= 4 else 1, "LAYER_BLOCKS": _LAYER_BLOCKS if half <= 4 else 1}
+        options = [f"-D{name}={value}" for name, value in names.items()]
+        options += ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)
+        return cls(tuple(options), vector, wide, narrow, corner, planes)
 
     def kernel(self, name: str) -> Any:
         """Return a kernel for the current device."""
@@ -223,21 +268,37 @@ def step_type(dtype: np.dtype) -> np.dtype:
             *((name, np.int32) for name in _NUMBERS),
             *((name, np.int32, (3,)) for name in _TRIPLES),
             ("slab_of", np.int32, (4,)),
-            ("box_of", np.int32, (5,)),
+            *((name, np.int32, (_KINDS + 1,)) for name in ("box_of", "block_of")),
             *((name, np.int32, (3,)) for name in ("source_first", "source_size")),
             ("center", dtype),
             ("centers", dtype, (3,)),
             ("seconds", dtype, (3, _WIDTH)),
             ("firsts", dtype, (3, _WIDTH)),
             ("slab", slab, (_SLABS,)),
-            ("box", box, (_SLABS + 1,)),
+            ("box", box, (_BOXES,)),
         ],
         align=True,
     )
 
 
+def _clear(size: Sequence[int], slabs: Sequence[Slab], unit: int) -> list[tuple[int, int]]:
+    """Return the points along each axis that no layer reaches; of the last axis, from a multiple of `unit` to another.
+
+    The last point may be smaller than the first one, if layers reach all points.
+    """
+    pairs = []
+    for axis, n in enumerate(size):
+        zones = [slab.zone for slab in slabs if slab.axis == axis]
+        low = max((last for first, last in zones if first == 0), default=0)
+        high = min((first for first, _ in zones if first > 0), default=n)
+        if axis == 2:
+            low, high = -(-low // unit) * unit, high if high == n else high // unit * unit
+        pairs.append((low, high))
+    return pairs
+
+
 def _template(
-    tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, pitch: int, vector: int
+    tile: Tile, slabs: Sequence[Slab], clear: list[tuple[int, int]], dtype: np.dtype, pitch: int, vector: int
 ) -> tuple[np.ndarray, int, int]:
     """Return the arguments of a tile, the elements of a memory variable, and the blocks that advance one."""
     step = np.zeros((), step_type(dtype))
@@ -248,7 +309,9 @@ def _template(
     step["seconds"][axes, :half], step["firsts"][axes, :half] = seconds, firsts
     step["stride0"], step["stride1"] = tile.shape[1] * pitch, pitch
     step["origin"] = tile.halo[0] * tile.shape[1] * pitch + tile.halo[1] * pitch + _LEAD
-    step["surface"], step["size"], step["unclear"] = tile.surface, tile.inner, tile.inner
+    step["surface"], step["size"] = tile.surface, tile.inner
+    step["clear"], step["unclear"] = zip(*clear, strict=True)
+    edges = [n - (high - low) for n, (low, high) in zip(tile.inner, clear, strict=True)]
     blocks = profiles = elements = 0
     for slab, row in zip(slabs, step["slab"], strict=False):
         axis, (first, last), (begin, end) = slab.axis, slab.zone, _layer(slab, vector)
@@ -257,11 +320,8 @@ def _template(
         row["axis"], row["first"], row["last"], row["block"] = axis, first, last, blocks
         row["begin"], row["end"], row["profile"] = begin, end, profiles - slab.begin
         row["stride0"], row["stride1"], row["origin"] = *strides[:2], elements - begin * strides[axis]
-        if first == 0:
-            step["clear"][axis] = max(last, step["clear"][axis])
-        else:
-            step["unclear"][axis] = min(first, step["unclear"][axis])
-        blocks += _layer_blocks(shape, axis, len(axes), vector)
+        lines = [extent if a == axis or a == 2 else n for a, (extent, n) in enumerate(zip(shape, edges, strict=True))]
+        blocks += _layer_blocks(lines, axis, len(axes), vector)
         profiles += slab.a.size
         elements += math.prod(shape)
     step["slabs"] = len(slabs)
@@ -287,36 +347,39 @@ def _layer_blocks(shape: Sequence[int], axis: int, ndim: int, vector: int) -> in
 
 
 def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> list[int]:
-    """Divide the tile into groups of boxes, and return the blocks of each group: see ``box_of`` in waves.cu.
-
-    Along rows, boxes consist of complete blocks, so that their rows are aligned.
-    """
-    wide = form.vector * form.block[0]
-    low, high = step["clear"].tolist(), step["unclear"].tolist()
-    low[2] = -(-low[2] // wide) * wide
-    if high[2] < size[2]:
-        high[2] = high[2] // wide * wide
-    if any(before >= after for before, after in zip(low, high, strict=True)):
-        low[3 - ndim] = high[3 - ndim] = size[3 - ndim]  # all points are in the first group
-    groups: list[list[tuple[list[int], list[int]]]] = []
-    first, last = [0, 0, 0], list(size)
-    for axis in range(3):
-        below, above = [*last], [*first]
-        below[axis], above[axis] = low[axis], high[axis]
-        groups.append([([*first], below), (above, [*last])])
-        first[axis], last[axis] = low[axis], high[axis]
-    groups.append([(first, last)])
+    """Divide the tile into boxes, and return the blocks of each kind of them: see ``box_of`` in waves.cu."""
     number, counts = 0, []
-    for group, boxes in enumerate(groups):
-        step["box_of"][group], blocks = number, 0
-        for first, last in boxes:
-            extents = [after - before for before, after in zip(first, last, strict=True)]
-            if min(extents) > 0:
-                box, planes = step["box"][number], form.planes[group < 3]
-                rows, marched = (extents[1], extents[0]) if ndim == 3 else (1, extents[1])
-                box["first"], box["last"], box["block"], box["planes"] = first, last, blocks, planes
-                box["columns"], box["rows"] = -(-extents[2] // wide), -(-rows // form.block[1])
-                blocks, number = blocks + int(box["columns"] * box["rows"]) * -(-marched // planes), number + 1
+    for kind, boxes in enumerate(_boxes_of_kinds(step, size)):
+        step["box_of"][kind], blocks = number, 0
+        across, down = form.threads[kind]
+        along = 1 if kind % _CORNER == 1 or ndim < 3 else 0
+        for pairs in boxes:
+            extents = [last - first for first, last in pairs]
+            box, planes = step["box"][number], min(form.planes[kind] or extents[along], extents[along])
+            box["first"], box["last"] = zip(*pairs, strict=True)
+            box["block"], box["planes"] = blocks, planes
+            box["columns"] = -(-extents[2] // (form.vector * across))
+            box["rows"] = -(-extents[1 - along] // down) if ndim == 3 else 1
+            marches = -(-extents[along] // (planes if ndim == 3 else planes * down))
+            blocks, number = blocks + int(box["columns"] * box["rows"]) * marches, number + 1
         counts.append(blocks)
     step["box_of"][-1] = number
+    order = [_EDGES, 1, _CORNER + 1, 2]  # in the kernel for all points that layers reach
+    step["block_of"][1 : len(order) + 1] = np.cumsum([counts[kind] for kind in order])
     return counts
+
+
+def _boxes_of_kinds(step: np.ndarray, size: tuple[int, ...]) -> list[list[tuple[tuple[int, int], ...]]]:
+    """Return the first and last indices, per axis, of the boxes of points of each kind."""
+    kinds: list[list[tuple[tuple[int, int], ...]]] = [[] for _ in range(_KINDS)]
+    bounds = zip(step["clear"].tolist(), step["unclear"].tolist(), size, strict=True)
+    ranges = [((0, low), (low, high), (high, n)) for low, high, n in bounds]
+    for parts in product(range(3), repeat=3):
+        across, beside = [axis for axis in (0, 1) if parts[axis] != 1], parts[2] != 1
+        box = [pairs[part] for pairs, part in zip(ranges, parts, strict=True)]
+        kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
+        if len(across) == 2:
+            kind, box[2] = _EDGES, (0, size[2])
+        if all(first < last for first, last in box) and (kind != _EDGES or not beside):
+            kinds[kind].append(tuple(box))
+    return kinds

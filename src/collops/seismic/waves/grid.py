@@ -93,7 +93,8 @@ class Grid:
     def largest_step(self, velocity: float) -> float:
         """Return the longest stable time step in seconds for a largest velocity in metres per second.
 
-        With constant density: a variable one and VTI anisotropy may need a shorter step, which the error states.
+        With constant density: a variable one, VTI anisotropy and attenuation may need a shorter step, which the error
+        states.
         """
         return largest_step(self.order, self.spacing, velocity, self.time_order)
 
@@ -213,9 +214,15 @@ class Tile:
 
         Edge values of the model continue.
         """
+        return self._values(values, [width if a == axis else 0 for a in self.axes])
+
+    def with_halo(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the model on this tile and its halo. Edge values of the model continue."""
+        return self._values(values, [self.halo[axis] for axis in self.axes])
+
+    def _values(self, values: np.ndarray, widths: Sequence[int]) -> np.ndarray:
         indices = []
-        for a, own, (before, after), n in zip(self.axes, self.block, self.ends, self.grid.shape, strict=True):
-            more = width if a == axis else 0
+        for more, own, (before, after), n in zip(widths, self.block, self.ends, self.grid.shape, strict=True):
             indices.append(np.clip(np.arange(own.start - before - more, own.stop + after + more), 0, n - 1))
         values = values[np.ix_(*indices)]
         return values.reshape((1,) * (3 - values.ndim) + values.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -25,8 +25,8 @@ class HostSteps:
         Which coefficient is each element of the symmetric matrix C of a point, -1 for zeros.
     """
 
-    fields: ClassVar[tuple[int, ...]] = ()
-    matrix: ClassVar[tuple[tuple[int, ...], ...]] = ((0,),)
+    fields: tuple[int, ...] = ()
+    matrix: tuple[tuple[int, ...], ...] = ((0,),)
     _xp: Any = np  # of the arrays
     laplacian: Any  # (u, memory, out): fill `out` with L u; memory variables of the layers advance
     transposed: Any  # likewise with the transpose of L

@@ -55,7 +55,7 @@ class Program:
         self._modelling = modelling
         tile, slabs = modelling.tile, modelling.slabs
         self._steps = modelling.medium.traced_steps(slabs, modelling.dtype)
-        loops, memory = modelling.time_loops, sum(math.prod(slab.shape) for slab in slabs)
+        loops, memory = modelling.time_loops, modelling.row_elements(tile)
         field = math.prod((*modelling.medium.fields, *tile.inner))
         sizes = np.array([math.prod(loops.parts) * field, 2 * (field + loops.laplacians * memory)])
         field, state = modelling.comm.allreduce(sizes * modelling.dtype.itemsize, "max")  # tiles compute the same loops

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.numpy_steps import Steps
+from collops.seismic.waves.relaxation_steps import RelaxationSteps
 from collops.seismic.waves.vti_steps import VTISteps
 
 
@@ -85,3 +86,21 @@ class TracedVTISteps(VTISteps):
 
     def _stacked(self, fields: list[LocalArray]) -> LocalArray:
         return jnp.stack(fields)
+
+
+class TracedRelaxationSteps(RelaxationSteps):
+    """The filtered operator of any medium; the memory is of this operator, and of the mechanisms on the tile."""
+
+    def at_rest(self, like: LocalArray, laplacians: int) -> State:
+        """Return the state at rest, of fields on the tile with the type of `like`."""
+        relaxed = [jnp.zeros((*self.fields, *self._tile.inner), like.dtype) for _ in self._decays]
+        return _state(like, self.fields, (self._steps.at_rest(like, 1).memory[0], relaxed), laplacians)
+
+    def applied(self, u: LocalArray, memory: Any) -> tuple[LocalArray, Any]:
+        """Return the filtered result for fields whose halo between tiles is filled, and the next memory variables."""
+        q, layers = self._steps.applied(u, memory[0])
+        w, relaxed = q, []
+        for decay, gain, variable in zip(self._decays, self._gains, memory[1], strict=True):
+            w = w + variable
+            relaxed.append(decay * variable + gain[self._tile.box] * q)
+        return w, (layers, relaxed)

@@ -7,10 +7,18 @@ from typing import Any
 from collops.errors import InputError
 from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.variable_density import VariableDensity
+from collops.seismic.waves.viscoacoustic import Viscoacoustic, ViscoacousticDensity, ViscoacousticVTI
 from collops.seismic.waves.vti import VTI
 
 # By the names of the parameters, sorted.
-_MEDIA: dict[tuple[str, ...], Any] = {(): Medium, ("density",): VariableDensity, ("delta", "epsilon"): VTI}
+_MEDIA: dict[tuple[str, ...], Any] = {
+    (): Medium,
+    ("density",): VariableDensity,
+    ("delta", "epsilon"): VTI,
+    ("quality_factor",): Viscoacoustic,
+    ("density", "quality_factor"): ViscoacousticDensity,
+    ("delta", "epsilon", "quality_factor"): ViscoacousticVTI,
+}
 
 
 def kind_of_medium(parameters: dict[str, Any]) -> type[Medium]:

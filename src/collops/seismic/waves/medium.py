@@ -54,6 +54,10 @@ class Medium:
         """Return the number of points on each side from which L takes values."""
         return grid.order // 2
 
+    def memory(self, tile: Tile) -> int:
+        """Return the elements of a row of the memory variables of a tile that are not of the layers."""
+        return 0
+
     def coefficients(self, c: LocalArray) -> LocalArray:
         """Return the coefficients C for the squared velocity times the squared time step on the tile."""
         return c
@@ -88,8 +92,13 @@ class Medium:
 
 
 def grid_values(name: str, values: ArrayLike, grid: Grid) -> np.ndarray:
-    """Return the values of a parameter at all points of a grid in double precision, after checking them."""
+    """Return the values of a parameter at all points of a grid in double precision, after checking them.
+
+    One number is the value at all points.
+    """
     array = finite_array(f"the {name}", values)
+    if array.ndim == 0:
+        return np.full(grid.shape, array)
     if array.shape != grid.shape:
         raise InputError(f"the {name} must have the shape {grid.shape} of the grid, not {array.shape}")
     return array

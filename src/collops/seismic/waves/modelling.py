@@ -26,6 +26,7 @@ from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
 from collops.seismic.waves.media import kind_of_medium
 from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
@@ -69,6 +70,7 @@ class Modelling:
         tiles: Sequence[int] | None,
         dtype: DTypeLike,
         parameters: dict[str, ArrayLike | None],
+        relaxation: Relaxation | None,
         memory: int | None,
         wavefield_bits: int | None,
         kernels: str | None,
@@ -94,9 +96,10 @@ class Modelling:
             known = [(name, values) for name, values in parameters.items() if values is not None]
             self.parameters = {name: grid_values(name, values, grid) for name, values in known}
             kind = kind_of_medium(self.parameters)
+            mechanisms = mechanisms_of(relaxation, self.parameters, geometry.interval)
             parts = [Tile(grid, layout, rank, kind.reach(grid)) for rank in range(count)]
             self.tile = parts[comm.rank % count]
-            self.medium = kind(self.tile, **self.parameters)
+            self.medium = kind(self.tile, **self.parameters, **mechanisms)
             self.wavenumber = self.medium.wavenumber
             self.time_loops = _TIME_LOOPS[grid.time_order]
             self.storage = self._storage(parts, memory, wavefield_bits)
@@ -105,6 +108,7 @@ class Modelling:
                 checked_threads(threads)
         self._kernels, self.threads = kernels, shared_threads if threads is None else threads
         self._steps: dict[Engine, Any] = {}
+        self._shot: tuple[int, Shot] | None = None
         # The ranks of the tiles of one shot, and the ranks with the same tile of all shots.
         self._group = comm.subgroup(tuple(rank // count for rank in range(comm.size)))
         self.across = comm.subgroup(tuple(rank % count for rank in range(comm.size)))
@@ -149,11 +153,14 @@ class Modelling:
         if self.tile.surface:
             c[..., 0] = 0
         kind = loops.march_for(self._steps[engine], self.time_loops)
-        return kind(self.tile, self._steps[engine], _elements(slabs), c, self._fill, self.storage)
+        memory = self.row_elements(self.tile)
+        return kind(self.tile, self._steps[engine], memory, c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
-        """Return a shot on the tile."""
-        return self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+        """Return a shot on the tile; the last one is kept, since a gradient and the next call need it again."""
+        if self._shot is None or self._shot[0] != number:
+            self._shot = number, self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+        return self._shot[1]
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
@@ -175,6 +182,10 @@ class Modelling:
     def slabs(self) -> list[Slab]:
         """The layers of this rank's tile."""
         return self._slabs(self.tile)
+
+    def row_elements(self, tile: Tile) -> int:
+        """Return the elements of a row of the memory variables of a tile: of its layers, and of the medium."""
+        return sum(math.prod(slab.shape) for slab in self._slabs(tile)) + self.medium.memory(tile)
 
     def _slabs(self, tile: Tile) -> list[Slab]:
         return tile.slabs(self.absorption, self.dtype)
@@ -198,7 +209,7 @@ class Modelling:
         memory = None if memory is None else int(memory)  # of NumPy it would overflow
         fields, loops = math.prod(self.medium.fields), self.time_loops
         field = math.prod(loops.parts) * fields * max(math.prod(tile.inner) for tile in tiles)
-        layers = (loops.laplacians * _elements(self._slabs(tile)) for tile in tiles)
+        layers = (loops.laplacians * self.row_elements(tile) for tile in tiles)
         state = max(2 * (fields * math.prod(tile.shape) + own) for tile, own in zip(tiles, layers, strict=True))
         itemsize = self.dtype.itemsize
         steps = self.geometry.shape[2] - 1 + loops.lead
@@ -220,11 +231,6 @@ def check_host(array: object, what: str) -> None:
     check_supported(array, what)
     if isinstance(array, DistributedArray) and array.engine.memory != "host":
         raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
-
-
-def _elements(slabs: list[Slab]) -> int:
-    """Return the elements of a memory variable of all slabs."""
-    return sum(math.prod(slab.shape) for slab in slabs)
 
 
 def _checked_tiles(tiles: Sequence[int] | None, grid: Grid, ranks: int) -> tuple[int, ...]:

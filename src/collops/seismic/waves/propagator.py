@@ -18,6 +18,7 @@ from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.relaxation import Relaxation
 from collops.seismic.waves.wavelet import WaveletModelling
 
 if TYPE_CHECKING:
@@ -41,11 +42,16 @@ class Propagator:
         that all ranks share the shots.
     dtype : dtype
         float32 or float64, of fields and data.
-    density : array, optional
+    density : array or float, optional
         The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
-    epsilon, delta : array, optional
+    epsilon, delta : array or float, optional
         Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
         is the vertical velocity. `epsilon` must be at least `delta`.
+    quality_factor : array or float, optional
+        The quality factor Q of viscoacoustic media, of the grid's shape or one number, the same on all ranks, also with
+        a density, or with `epsilon` and `delta`; a large one where waves are not attenuated. It needs `relaxation`.
+    relaxation : Relaxation, optional
+        The frequency at which the model is the phase velocity, and the band in which Q is constant.
     aperture : float, optional
         Metres around the source and the receivers of a shot that it is computed on, along all axes but the depth: each
         shot has absorbing layers around its own window of the model. By default shots are computed on the whole grid.
@@ -109,6 +115,9 @@ class Propagator:
 
     and receivers record q, which is the pressure where the medium is isotropic [1]_.
 
+    With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
+    to the modulus at the reference frequency [2]_.
+
     Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
     order in time, and each shot on several tiles one allreduce of its traces.
 
@@ -116,6 +125,8 @@ class Propagator:
     ----------
     .. [1] Duveneck, E., and Bakker, P. M., "Stable P-wave modeling for reverse-time migration in tilted TI media",
        Geophysics 76(2), S65-S75, 2011.
+    .. [2] Robertsson, J. O. A., Blanch, J. O., and Symes, W. W., "Viscoelastic finite-difference modeling", Geophysics
+       59(9), 1444-1456, 1994.
 
     Examples
     --------
@@ -139,6 +150,8 @@ class Propagator:
         density: ArrayLike | None = None,
         epsilon: ArrayLike | None = None,
         delta: ArrayLike | None = None,
+        quality_factor: ArrayLike | None = None,
+        relaxation: Relaxation | None = None,
         aperture: float | None = None,
         memory: int | None = None,
         wavefield_bits: int | None = None,
@@ -148,8 +161,9 @@ class Propagator:
     ) -> None:
         self.grid, self.geometry = grid, geometry
         parameters: dict[str, Any] = {"density": density, "epsilon": epsilon, "delta": delta}
+        parameters["quality_factor"] = quality_factor
         options: dict[str, Any] = {"tiles": tiles, "dtype": dtype, "kernels": kernels, "threads": threads}
-        options |= {"memory": memory, "wavefield_bits": wavefield_bits}
+        options |= {"memory": memory, "wavefield_bits": wavefield_bits, "relaxation": relaxation}
         # Windows have the storage.
         shared: dict[str, Any] = options if aperture is None else options | {"memory": None}
         self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **shared)
@@ -174,8 +188,8 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or is of another engine; if it is of JAX without 64-bit
-            numbers, and `dtype` is float64.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the medium is
+            viscoacoustic; if it is of JAX without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number, or the time step is too long for the largest one.
         """

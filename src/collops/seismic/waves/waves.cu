@@ -1,17 +1,19 @@
 // Time steps of acoustic waves on a tile: the kernels of cuda_steps.py, with the arithmetic of numpy_steps.py.
 //
-// A step advances first the memory variables of the layers that neighbours of a point need. Then it computes the next field: threads
-// march along the slowest axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
-// reach are computed by the same code with further terms, in kernels of their own, which need more registers. At the same time the
-// receivers are sampled. Compiled without contraction (--fmad=false), each point takes the operations of the NumPy steps in the same
-// order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the points.
+// Threads march along an axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
+// reach are computed by the same code with further terms. Where layers across one axis reach, or across rows and one more, their memory
+// variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory. At the
+// other edges of the grid a kernel before advances them. Compiled without contraction (--fmad=false), each point takes the operations of
+// the NumPy steps in the same order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the
+// points.
 //
-// compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DBLOCKS=4
-// compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1 -DCOLLOPS_DOUBLE
-// compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=128 -DBY=1 -DBLOCKS=1
+// compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DFX=6 -DFY=21 -DBLOCKS=4 -DLAYER_BLOCKS=3
+// compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=64 -DBY=1 -DFX=32 -DFY=2 -DBLOCKS=1 -DCOLLOPS_DOUBLE
+// compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=64 -DBY=1 -DFX=4 -DFY=16 -DBLOCKS=1
 //
-// NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other,
-// and a block has BX x BY threads, whose registers suffice for BLOCKS blocks on a multiprocessor. Arrays have three axes; those that the
+// NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other. A
+// block has BX x BY threads, or FX x FY where a layer across rows reaches, with FX VEC at least the points that it reaches; registers
+// suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those that the
 // grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are multiples
 // of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
 
@@ -25,22 +27,23 @@ typedef double Real;
 typedef float Real;
 #endif
 
-#define MARCH (NDIM == 3 ? 0 : 1)                // the axis along which a thread marches
-#define FIRST_AXIS (3 - NDIM)                    // the first axis of the grid
-#define DEEP (NDIM > 1 ? HALF : 0)               // points before and after along it
-#define SIDE ((HALF + VEC - 1) / VEC)            // vectors beside a row of a block
-#define ABOVE (NDIM == 3 ? HALF : 0)             // rows before and after those of a block
-#define COLUMNS (BX + 2 * SIDE)                  // vectors of a row in shared memory
-#define ENDS (2 * ABOVE * BX)                    // vectors above and below a block
-#define BORDER (ENDS + 2 * SIDE * BY)            // vectors of the edge of a block
-#define THREADS (BX * BY)
-#define EACH ((BORDER + THREADS - 1) / THREADS)  // vectors of the edge that a thread loads
-#define AROUND ((2 * HALF + 1) * VEC)            // values around the points of a thread along an axis
-#define PREFETCH (HALF > 4 ? 1 : 2)              // planes that are fetched ahead: as many as shared memory has room for
-#define WIDTH 8                                  // maximum of HALF
-#define LINE 32                                  // threads along a row of a layer, and LINES rows
+#define MARCH (NDIM == 3 ? 0 : 1)      // the axis along which a thread marches, unless it crosses a layer
+#define DEEP (NDIM > 1 ? HALF : 0)     // points before and after along it
+#define SIDE ((HALF + VEC - 1) / VEC)  // vectors beside a row of a block
+#define ABOVE (NDIM == 3 ? HALF : 0)   // rows before and after those of a block
+#define AROUND ((2 * HALF + 1) * VEC)  // values around the points of a thread along an axis
+#define PREFETCH (HALF > 4 ? 1 : 2)    // planes that are fetched ahead at most
+#define WIDTH 8                        // maximum of HALF
+#define LINE 32                        // threads along a row of a layer, and LINES rows
 #define LINES 8
 #define LAYERS 6
+#define BOXES 19
+
+// Kinds of points: those that only layers across one axis reach, which is their number, and the others.
+#define INTERIOR 3  // no layer reaches them
+#define CORNER 4    // layers across rows and across axis 0 reach them; one more: and across axis 1
+#define EDGES 6     // layers across axes 0 and 1 reach them, and may across rows
+#define KINDS 7
 
 struct alignas(VEC * sizeof(Real)) Vec {
     Real at[VEC];
@@ -54,8 +57,7 @@ struct Slab {
     int block;  // the number of the first block that advances it
 };
 
-// Points that blocks compute, each BY rows of BX vectors on so many planes. Blocks are numbered along rows, across them, and along the
-// march.
+// Points that blocks compute, each so many planes. Blocks are numbered along rows, across them, and along the march.
 struct Box {
     int first[3], last[3], columns, rows, planes, block;
 };
@@ -85,11 +87,12 @@ struct Step {
     int size[3];
     int clear[3], unclear[3];        // no layer reaches the points in [clear, unclear) along each axis
     int slab_of[4];                  // the number of the first slab across each axis
-    int box_of[5];                   // and of the first box that they reach, but no layers across axes before; then of other points
+    int box_of[KINDS + 1];           // and of the first box of each kind
+    int block_of[KINDS + 1];         // the first blocks of kinds in propagate_in_layers, in its order
     int source_first[3], source_size[3];
     Real center, centers[3], seconds[3 * WIDTH], firsts[3 * WIDTH];
     Slab slab[LAYERS];
-    Box box[LAYERS + 1];             // the last one has the points that no layer reaches
+    Box box[BOXES];
 };
 
 __device__ __forceinline__ Vec load(const Real* from)
@@ -190,14 +193,14 @@ __device__ __forceinline__ void read_around(const Real* at, int stride, int dept
     }
 }
 
-// The field around the points of a thread, from its queue or from shared memory.
-template <int AXIS>
-__device__ __forceinline__ void take_around(const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Real (&around)[AROUND])
+// Take values around the points of a thread along an axis: from its queue, in which `own` has those at the points, or from shared memory,
+// where rows are `columns` apart.
+template <int AXIS, bool QUEUED>
+__device__ __forceinline__ void take_around(const Vec* own, const Vec* shared, int columns, Real (&around)[AROUND])
 {
 #pragma unroll
     for (int e = AXIS == 2 ? -SIDE : -HALF; e <= (AXIS == 2 ? SIDE : HALF); ++e) {
-        const bool along = AXIS == MARCH && DEEP > 0;
-        const Vec part = e == 0 ? queue[DEEP] : along ? queue[along ? DEEP + e : 0] : shared[AXIS == 2 ? e : e * COLUMNS];
+        const Vec part = e == 0 ? *own : QUEUED ? own[QUEUED ? e : 0] : shared[AXIS == 2 ? e : e * columns];
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
             const int place = AXIS == 2 ? e * VEC + v + HALF : (e + HALF) * VEC + v;
@@ -235,230 +238,390 @@ __device__ __forceinline__ Real completed(
 }
 
 
-// The vector number e of the edge of a block: its place relative to the first point of the block.
+// The vector number e of the edge of a block of X times Y threads: its place relative to the first point of the block.
+template <int X, int Y>
 __device__ __forceinline__ void edge_of(int e, int& row, int& column)
 {
+    constexpr int ENDS = 2 * ABOVE * X;
     if (e < ENDS) {
-        row = e / BX;
-        row = row < ABOVE ? row - ABOVE : row - ABOVE + BY;
-        column = e % BX;
+        row = e / X;
+        row = row < ABOVE ? row - ABOVE : row - ABOVE + Y;
+        column = e % X;
     } else {
         row = (e - ENDS) / (2 * SIDE);
         column = (e - ENDS) % (2 * SIDE);
-        column = column < SIDE ? column - SIDE : column - SIDE + BX;
+        column = column < SIDE ? column - SIDE : column - SIDE + X;
     }
 }
 
 // Add the sides of the Laplacian along an axis.
-template <int AXIS>
-__device__ __forceinline__ void add_axis(const Step& s, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+template <int AXIS, bool QUEUED>
+__device__ __forceinline__ void add_axis(const Step& s, const Vec* own, const Vec* shared, int columns, Vec& total)
 {
     Real around[AROUND];
-    take_around<AXIS>(queue, shared, around);
+    take_around<AXIS, QUEUED>(own, shared, columns, around);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) add_sides<AXIS>(s, around, v, total.at[v]);
 }
 
-// A layer at the points of a thread: the places of their memory variables and coefficients, and indices along the axis relative to the
-// first point.
-struct Reach {
-    Real *first, *second;
-    const Real *a, *b;
-    int from, to, begin, end, stride;  // of the zone and of the layer; no layer reaches them if to <= from
-};
-
-// Whether the zone of a layer contains any of the points of a thread.
-template <int AXIS>
-__device__ __forceinline__ bool reaches(const Slab& slab, int i, int j, int k)
-{
-    const int depth = AXIS == 0 ? i : AXIS == 1 ? j : k;
-    return depth + (AXIS == 2 ? VEC - 1 : 0) >= slab.first && depth < slab.last;
-}
-
-template <int AXIS>
-__device__ __forceinline__ Reach reach_of(const Step& s, const Slab& slab, int i, int j, int k)
-{
-    const int depth = AXIS == 0 ? i : AXIS == 1 ? j : k, profile = slab.profile + depth;
-    const long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
-    return {s.first + at, s.second + at, s.a + profile, s.b + profile, slab.first - depth, slab.last - depth, slab.begin - depth,
-            slab.end - depth, AXIS == 0 ? slab.stride0 : slab.stride1};
-}
-
-// Return the only layer across an axis that reaches the points of a thread, if any, and how far its variables are apart along the march.
-template <int AXIS>
-__device__ __forceinline__ Reach find_reach(const Step& s, int i, int j, int k, int& along)
-{
-    for (int number = s.slab_of[AXIS]; number < s.slab_of[AXIS + 1]; ++number)
-        if (reaches<AXIS>(s.slab[number], i, j, k)) {
-            along = MARCH == 0 ? s.slab[number].stride0 : s.slab[number].stride1;
-            return reach_of<AXIS>(s, s.slab[number], i, j, k);
-        }
-    along = 0;
-    return {};
-}
-
-// Add the terms of a layer.
+// Advance psi, or r of the adjoint, at one point: `around` has the field around it, and `others` the adjoint's t.
 template <bool ADJOINT, int AXIS>
-__device__ __forceinline__ void add_layer(
-    const Step& s, const Reach& reach, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+__device__ __forceinline__ void advance_first(const Step& s, const Real* around, const Real* others, int v, Real a, Real b, Real& value)
 {
-    const bool inside = reach.begin <= 0 && reach.end > 0;
-    Vec change, value = !ADJOINT && inside ? load(reach.second) : Vec{};
-    Real around[AROUND];
-    read_around<AXIS>(reach.first, reach.stride, 0, reach.begin, reach.end, around);
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) change.at[v] = first_derivative<AXIS>(s, around, v);
-    if (ADJOINT)
-        read_around<AXIS>(reach.second, reach.stride, 0, reach.begin, reach.end, around);
-    else
-        take_around<AXIS>(queue, shared, around);
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-        const int own = AXIS == 2 ? v : 0;
-        if (AXIS == 2 && (own < reach.from || own >= reach.to)) continue;
-        const Real curvature = second_derivative<AXIS>(s, around, v);
-        if (ADJOINT) {
-            total.at[v] += curvature - change.at[v];
-        } else {
-            value.at[v] = reach.b[own] * value.at[v] + reach.a[own] * (curvature + change.at[v]);
-            total.at[v] += change.at[v];
-            total.at[v] += value.at[v];
-        }
-    }
-    if (!ADJOINT && inside) store(reach.second, value);
+    const Real change = first_derivative<AXIS>(s, around, v);
+    value = ADJOINT ? b * value - a * (change + first_derivative<AXIS>(s, others, v)) : b * value + a * change;
 }
 
-// Add the terms of all layers across an axis.
+// Add the terms of a layer at one point: `around` has psi or r around it, and `others` the field or t. `value` is zeta, which advances.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void add_terms(
+    const Step& s, const Real* around, const Real* others, int v, Real a, Real b, Real& value, Real& total)
+{
+    const Real change = first_derivative<AXIS>(s, around, v), curvature = second_derivative<AXIS>(s, others, v);
+    if (ADJOINT) {
+        total += curvature - change;
+    } else {
+        value = b * value + a * (curvature + change);
+        total += change;
+        total += value;
+    }
+}
+
+// Add the terms of all layers across an axis, whose memory variables have been advanced.
 template <bool ADJOINT, int AXIS>
 __device__ __forceinline__ void add_layers(
-    const Step& s, int i, int j, int k, const Vec (&queue)[2 * DEEP + 1], const Vec* shared, Vec& total)
+    const Step& s, int i, int j, int k, const Vec* own, const Vec* shared, int columns, Vec& total)
 {
-    for (int number = s.slab_of[AXIS]; number < s.slab_of[AXIS + 1]; ++number)
-        if (reaches<AXIS>(s.slab[number], i, j, k))
-            add_layer<ADJOINT, AXIS>(s, reach_of<AXIS>(s, s.slab[number], i, j, k), queue, shared, total);
+    const int depth = AXIS == 0 ? i : AXIS == 1 ? j : k;
+    for (int number = s.slab_of[AXIS]; number < s.slab_of[AXIS + 1]; ++number) {
+        const Slab& slab = s.slab[number];
+        if (depth + (AXIS == 2 ? VEC - 1 : 0) < slab.first || depth >= slab.last) continue;
+        const long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
+        const bool stored = depth >= slab.begin && depth < slab.end;
+        const int stride = AXIS == 0 ? slab.stride0 : slab.stride1;
+        Vec value = !ADJOINT && stored ? load(s.second + at) : Vec{};
+        Real around[AROUND], others[AROUND];
+        read_around<AXIS>(s.first + at, stride, depth, slab.begin, slab.end, around);
+        if (ADJOINT)
+            read_around<AXIS>(s.second + at, stride, depth, slab.begin, slab.end, others);
+        else
+            take_around<AXIS, AXIS == MARCH>(own, shared, columns, others);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+            const int of = depth + (AXIS == 2 ? v : 0);
+            if (AXIS == 2 && (of < slab.first || of >= slab.last)) continue;
+            add_terms<ADJOINT, AXIS>(
+                s, around, others, v, s.a[slab.profile + of], s.b[slab.profile + of], value.at[v], total.at[v]);
+        }
+        if (!ADJOINT && stored) store(s.second + at, value);
+    }
 }
 
-// Compute the next field at the points of a block, which layers across the axes from REACHED on reach.
-template <bool ADJOINT, int REACHED>
-__device__ __forceinline__ void propagate(const Step& s, int ahead)
+// The only layer that reaches the points of a block, for a thread on its march.
+struct Layer {
+    Real *first, *second;         // memory variables at the first plane of the march, `gap` apart
+    const Real *earlier, *a, *b;  // coefficients, at index 0 along the march if it crosses the layer, else at the first of the points
+    int gap, begin, end;          // the planes that have memory variables
+    int from, to;                 // the points that the layer reaches, relative to the first one, if the march does not cross it
+
+    __device__ __forceinline__ bool has(int m) const { return m >= begin && m < end; }
+};
+
+// Return the layer across an axis that reaches a box, for a thread that marches along axis ALONG from the point (i, j, k), and computes
+// planes from `begin` to `end`.
+template <int AXIS, int ALONG>
+__device__ __forceinline__ Layer layer_of(const Step& s, const Box& box, int i, int j, int k, int begin, int end, bool inside)
 {
-    __shared__ Vec tile[PREFETCH + 1][BY + 2 * ABOVE][COLUMNS], own_values[PREFETCH + 1][ADJOINT ? 5 : 3][THREADS];
-    int which = s.box_of[REACHED], block = blockIdx.x;
-    while (which + 1 < s.box_of[REACHED + 1] && block >= s.box[which + 1].block) ++which;
+    int number = s.slab_of[AXIS];
+    while (box.first[AXIS] >= s.slab[number].last || box.last[AXIS] <= s.slab[number].first) ++number;
+    const Slab& slab = s.slab[number];
+    const long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
+    Layer layer = {s.first + at, s.second + at, s.earlier + at, s.a + slab.profile, s.b + slab.profile};
+    layer.gap = ALONG == 0 ? slab.stride0 : slab.stride1;
+    if (AXIS == 2) {
+        layer.a += k, layer.b += k, layer.from = slab.first - k, layer.to = slab.last - k;
+        inside = inside && k >= slab.begin && k < slab.end;
+    }
+    layer.begin = inside ? (AXIS == 2 ? begin : slab.begin) : 0;
+    layer.end = inside ? (AXIS == 2 ? end : slab.end) : 0;
+    return layer;
+}
+
+// Advance the memory variables of a layer that a march crosses, on the last planes that have neighbours of plane m. The fetched values
+// are psi, or r and t, and receive the advanced ones; queues have psi or r from HALF planes before to HALF after, and t to 2 HALF after.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void cross_layer(
+    const Step& s, const Layer& layer, int m, int step, const Vec& first, const Vec& second, const Vec* own, Vec* firsts, Vec* seconds)
+{
+    Real around[AROUND], others[AROUND];
+    if (ADJOINT) {
+        Vec t = {};
+        if (layer.has(m + 2 * HALF)) {
+            const Real a = layer.a[m + 2 * HALF], b = layer.b[m + 2 * HALF];
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) t.at[v] = b * second.at[v] + a * own[2 * HALF].at[v];
+            store(layer.second + (long long)(step + 2 * HALF) * layer.gap, t);
+        }
+        seconds[3 * HALF] = t;
+        take_around<AXIS, true>(seconds + 2 * HALF, nullptr, 0, others);
+    }
+    Vec value = {};
+    if (layer.has(m + HALF)) {
+        const Real a = layer.a[m + HALF], b = layer.b[m + HALF];
+        value = first;
+        take_around<AXIS, true>(own + HALF, nullptr, 0, around);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) advance_first<ADJOINT, AXIS>(s, around, others, v, a, b, value.at[v]);
+        store(layer.first + (long long)(step + HALF) * layer.gap, value);
+    }
+    firsts[2 * HALF] = value;
+}
+
+// Add the terms of a layer that a march crosses, at plane m; `zeta` is the fetched value.
+template <bool ADJOINT, int AXIS>
+__device__ __forceinline__ void add_crossed(
+    const Step& s, const Layer& layer, int m, int step, const Vec& zeta, const Vec* own, const Vec* firsts, const Vec* seconds, Vec& total)
+{
+    Real around[AROUND], others[AROUND];
+    take_around<AXIS, true>(firsts + HALF, nullptr, 0, around);
+    take_around<AXIS, true>(ADJOINT ? seconds + HALF : own, nullptr, 0, others);
+    const Real a = layer.a[m], b = layer.b[m];
+    const bool stored = !ADJOINT && layer.has(m);
+    Vec value = stored ? zeta : Vec{};
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) add_terms<ADJOINT, AXIS>(s, around, others, v, a, b, value.at[v], total.at[v]);
+    if (stored) store(layer.second + (long long)step * layer.gap, value);
+}
+
+// Advance the memory variables of a layer across rows, of which a block has all points of the layer: psi, or r and t, receive the
+// advanced values. `near` is where shared memory has them for the neighbours, first psi or r, then t `other` vectors further.
+template <bool ADJOINT>
+__device__ __forceinline__ void advance_row(
+    const Step& s, const Layer& layer, int m, int step, const Vec& a, const Vec& b, Vec& first, Vec& second, const Vec* own,
+    const Vec* shared, int columns, Vec* near, int other)
+{
+    Real around[AROUND], others[AROUND];
+    const bool has = layer.has(m);
+    if (ADJOINT) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) second.at[v] = has ? b.at[v] * second.at[v] + a.at[v] * own->at[v] : 0;
+        if (has) store(layer.second + (long long)step * layer.gap, second);
+        near[other] = second;
+        __syncthreads();
+        take_around<2, false>(&second, near + other, columns, others);
+    }
+    if (has) {
+        take_around<2, false>(own, shared, columns, around);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) advance_first<ADJOINT, 2>(s, around, others, v, a.at[v], b.at[v], first.at[v]);
+        store(layer.first + (long long)step * layer.gap, first);
+    } else {
+        first = {};
+    }
+    *near = first;
+    __syncthreads();
+}
+
+// Add the terms of a layer across rows; `zeta` is the fetched value, or t.
+template <bool ADJOINT>
+__device__ __forceinline__ void add_row(
+    const Step& s, const Layer& layer, int m, int step, const Vec& a, const Vec& b, const Vec& first, const Vec& zeta, const Vec* own,
+    const Vec* shared, int columns, const Vec* near, int other, Vec& total)
+{
+    Real around[AROUND], others[AROUND];
+    take_around<2, false>(&first, near, columns, around);
+    take_around<2, false>(ADJOINT ? &zeta : own, ADJOINT ? near + other : shared, columns, others);
+    const bool stored = !ADJOINT && layer.has(m);
+    Vec value = stored ? zeta : Vec{};
+#pragma unroll
+    for (int v = 0; v < VEC; ++v)
+        if (v >= layer.from && v < layer.to)
+            add_terms<ADJOINT, 2>(s, around, others, v, a.at[v], b.at[v], value.at[v], total.at[v]);
+    if (stored) store(layer.second + (long long)step * layer.gap, value);
+}
+
+// How a block of X times Y threads computes points of a kind.
+template <bool ADJOINT, int KIND, int X, int Y>
+struct Form {
+    static constexpr bool CROSSES = KIND < 2 || KIND == CORNER || KIND == CORNER + 1;  // whether threads march across a layer
+    static constexpr bool ROW = KIND == 2 || (KIND >= CORNER && KIND < EDGES);         // whether there is a layer across rows
+    static constexpr int ALONG = CROSSES ? KIND % CORNER : MARCH;                      // the axis of the march
+    static constexpr int OWN = ADJOINT ? 5 : 3, OWN_ROW = OWN + 2 * CROSSES;           // numbers of values that a thread fetches
+    static constexpr int VALUES = OWN_ROW + 2 * ROW;
+    static constexpr int SLOTS = VALUES > 5 ? 2 : PREFETCH + 1;                        // planes in shared memory, which is limited
+    static constexpr int COLUMNS = X + 2 * SIDE, CELLS = (Y + 2 * ABOVE) * COLUMNS;    // vectors of a row and of a plane in shared memory
+    static constexpr int VARIABLES = ROW ? Y * COLUMNS : 0;
+    static constexpr int VECTORS = SLOTS * (CELLS + VALUES * X * Y) + (1 + ADJOINT) * VARIABLES;  // in shared memory
+};
+
+// Compute the next field at the points of block number `block` of X times Y threads, of `blocks` of a kind. Unless they are edges, the
+// memory variables of layers that reach them advance as well: threads march across a layer with those around their points in queues,
+// and a block has all points of a row of a layer across rows, with its variables in shared memory.
+template <bool ADJOINT, int KIND, int X, int Y>
+__device__ __forceinline__ void propagate(const Step& s, int ahead, int block, int blocks, Vec* memory)
+{
+    using F = Form<ADJOINT, KIND, X, Y>;
+    constexpr bool CROSSES = F::CROSSES, ROW = F::ROW;
+    constexpr int ALONG = F::ALONG, DOWN = 1 - ALONG;                            // the axes of the march, and across the rows of a block
+    constexpr int LEAD = CROSSES ? HALF : 0, AFTER = CROSSES ? 2 * HALF : DEEP;  // planes before the first one, and after the present one
+    constexpr int THREADS = X * Y, COLUMNS = F::COLUMNS, SLOTS = F::SLOTS, OWN = F::OWN, OWN_ROW = F::OWN_ROW;
+    constexpr int BORDER = 2 * ABOVE * X + 2 * SIDE * Y, EACH = (BORDER + THREADS - 1) / THREADS;  // of a block's edge, in all and a thread
+    constexpr int OTHER = ADJOINT ? F::VARIABLES : 0;
+    Vec *const tiles = memory, *const own_values = tiles + SLOTS * F::CELLS, *const variables = own_values + SLOTS * F::VALUES * THREADS;
+    if (KIND == INTERIOR && (ahead & 1)) block = blocks - 1 - block;  // so that steps begin with what the one before left in the L2 cache
+    int which = s.box_of[KIND];
+    while (which + 1 < s.box_of[KIND + 1] && block >= s.box[which + 1].block) ++which;
     const Box& box = s.box[which];
     block -= box.block;
-    const int number = threadIdx.y * BX + threadIdx.x, n = s.clock[0] + ahead;
-    const int first_row = NDIM == 3 ? box.first[1] + block / box.columns % box.rows * BY : 0;
-    const int first_k = box.first[2] + block % box.columns * (BX * VEC);
-    const int row = first_row + threadIdx.y, k0 = first_k + threadIdx.x * VEC;
-    const int rows = NDIM == 3 ? box.last[1] : 1, size = box.last[2];
-    const int begin = box.first[MARCH] + block / (box.columns * box.rows) * box.planes, end = min(begin + box.planes, box.last[MARCH]);
-    const int across = NDIM == 3 ? (int)s.stride0 : s.stride1, plane = (NDIM == 3 ? s.size[1] : 1) * s.size[2];
-    const bool inside = row < rows && k0 < size, near = row < rows + ABOVE && k0 < size + HALF;
+    const int number = threadIdx.x, x = number % X, y = number / X, n = s.clock[0] + ahead, chunk = block / (box.columns * box.rows);
+    const int first_row = NDIM == 3 ? box.first[DOWN] + block / box.columns % box.rows * Y : 0;
+    const int first_k = box.first[2] + block % box.columns * (X * VEC);
+    const int row = NDIM == 3 ? first_row + y : 0, k0 = first_k + x * VEC;
+    const int rows = NDIM == 3 ? box.last[DOWN] : 1, size = box.last[2], last = box.last[ALONG];
+    // In 3-D the rows of a block are next to each other, else each one has planes of its own.
+    const int begin = box.first[ALONG] + (NDIM == 3 ? chunk : chunk * Y + y) * box.planes;
+    const int end = min(begin + box.planes, last), first_m = begin - LEAD, steps = LEAD + (NDIM == 3 ? end - begin : box.planes);
+    const int across = ALONG == 0 ? (int)s.stride0 : s.stride1, plane = (ALONG == 0 ? s.size[1] : 1) * s.size[2];
+    const int down = NDIM < 3 ? box.planes * across : DOWN == 0 ? (int)s.stride0 : s.stride1;
+    const bool inside = row < rows && k0 < size && begin < end;
+    const bool near = row < rows + ABOVE && k0 < size + HALF && begin < end;
+    const int i0 = NDIM < 3 ? 0 : ALONG == 0 ? first_m : row, j0 = ALONG == 1 ? first_m : row;
 
-    const long long place = s.origin + (long long)begin * across + (NDIM == 3 ? row * s.stride1 : 0) + k0;
-    const long long own_place = (long long)begin * plane + (NDIM == 3 ? row * s.size[2] : 0) + k0;
-    const Real* here = s.now + place;
-    Real* next = s.next + place;
+    const Real* here = s.now + s.origin + i0 * s.stride0 + (long long)j0 * s.stride1 + k0;
+    Real* next = s.next + (here - s.now);
+    const long long own_place = ((long long)i0 * s.size[1] + j0) * s.size[2] + k0;
     const Real *in_c = s.c + own_place, *in_w = s.stored + (n - s.clock[1]) * s.storage + own_place, *in_image = s.image + own_place;
     const int from_source = k0 - s.source_first[2];
     const bool source = from_source > -VEC && from_source < s.source_size[2];
 
-    // What this thread loads of the edge, relative to its first point.
-    int offset[EACH], target[EACH];
+    // What this thread loads of the edge, relative to its first point, and on how many planes.
+    int offset[EACH], target[EACH], planes[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
         int r, column;
-        edge_of(number + e * THREADS, r, column);
-        const bool needed = number + e * THREADS < BORDER && first_row + r < rows + ABOVE && first_k + column * VEC < size + HALF;
-        offset[e] = (r - (int)threadIdx.y) * (NDIM == 3 ? s.stride1 : 0) + (column - (int)threadIdx.x) * VEC;
-        target[e] = needed ? (r + ABOVE) * COLUMNS + column + SIDE : -1;
+        edge_of<X, Y>(number + e * THREADS, r, column);
+        const bool needed = number + e * THREADS < BORDER && (NDIM < 3 || first_row + r < rows + ABOVE);
+        offset[e] = (r - y) * down + (column - x) * VEC;
+        target[e] = needed && first_k + column * VEC < size + HALF ? (r + ABOVE) * COLUMNS + column + SIDE : -1;
+        planes[e] = NDIM == 3 ? end - begin : min(box.planes, last - begin - (r - y) * box.planes);
     }
 
-    // Boxes that layers across the first axis do not reach exist only where both layers across an axis are apart: then a thread has
-    // points of one of them at most, and the same one on all planes.
-    Reach rows_reach = {}, columns_reach = {};
-    int rows_along = 0, columns_along = 0;
-    if (REACHED > FIRST_AXIS && REACHED < 3 && inside) {
-        const int i = NDIM == 3 ? begin : 0, j = NDIM == 3 ? row : begin;
-        if (REACHED == 1) rows_reach = find_reach<1>(s, i, j, k0, rows_along);
-        columns_reach = find_reach<2>(s, i, j, k0, columns_along);
-    }
-
-    // Fetch for plane m: the edge of its tile, and this thread's values of the last plane that its stencil needs, `old` and `c`.
-    const auto prefetch = [&](int m) {
-        if (m < end) {
-            const int slot = (m - begin) % (PREFETCH + 1);
-            const Real* from = here + (long long)(m - begin) * across;
-            Vec *cells = &tile[slot][0][0], *values = &own_values[slot][0][number];
+    Layer crossed = {}, beside = {};
+    if constexpr (CROSSES) crossed = layer_of<ALONG, ALONG>(s, box, i0, j0, k0, begin, end, inside);
+    Vec a = {}, b = {};  // coefficients across rows
+    if constexpr (ROW) {
+        beside = layer_of<2, ALONG>(s, box, i0, j0, k0, begin, end, inside);
 #pragma unroll
-            for (int e = 0; e < EACH; ++e)
-                if (target[e] >= 0) fetch(cells + target[e], from + offset[e]);
-            if (near && NDIM > 1) fetch(values, from + DEEP * across);
-            if (inside) {
-                fetch(values + THREADS, next + (long long)(m - begin) * across);
-                fetch(values + 2 * THREADS, in_c + (long long)(m - begin) * plane);
+        for (int v = 0; v < VEC; ++v)
+            if (inside && v >= beside.from && v < beside.to) a.at[v] = beside.a[v], b.at[v] = beside.b[v];
+        for (int e = number; e < (1 + ADJOINT) * F::VARIABLES; e += THREADS) variables[e] = Vec{};
+    }
+    constexpr int FURTHER = ADJOINT ? 2 * HALF : 0;  // planes by which t of a crossed layer is ahead
+
+    // Fetch for a plane: the edge of its tile, and this thread's values of the last plane that its stencil needs, `old` and `c`.
+    const auto prefetch = [&](int step) {
+        const int slot = step % SLOTS, m = first_m + step;
+        const Real* from = here + (long long)step * across;
+        Vec *cells = tiles + slot * F::CELLS, *values = own_values + slot * F::VALUES * THREADS + number;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e)
+            if (target[e] >= 0 && step >= LEAD && step - LEAD < planes[e]) fetch(cells + target[e], from + offset[e]);
+        if (m < end) {
+            if (near && NDIM > 1 && m + AFTER < last + HALF) fetch(values, from + AFTER * across);
+            if (inside && m >= begin) {
+                fetch(values + THREADS, next + (long long)step * across);
+                fetch(values + 2 * THREADS, in_c + (long long)step * plane);
                 if (ADJOINT) {
-                    fetch(values + 3 * THREADS, in_w + (long long)(m - begin) * plane);
-                    fetch(values + 4 * THREADS, in_image + (long long)(m - begin) * plane);
+                    fetch(values + 3 * THREADS, in_w + (long long)step * plane);
+                    fetch(values + 4 * THREADS, in_image + (long long)step * plane);
                 }
+            }
+            if (CROSSES && crossed.has(m + HALF))
+                fetch(values + OWN * THREADS, crossed.first + (long long)(step + HALF) * crossed.gap);
+            if (CROSSES && m + FURTHER >= begin && crossed.has(m + FURTHER))
+                fetch(values + (OWN + 1) * THREADS,
+                      (ADJOINT ? crossed.earlier : crossed.second) + (long long)(step + FURTHER) * crossed.gap);
+            if (ROW && beside.has(m)) {
+                fetch(values + OWN_ROW * THREADS, beside.first + (long long)step * beside.gap);
+                fetch(values + (OWN_ROW + 1) * THREADS, (ADJOINT ? beside.earlier : beside.second) + (long long)step * beside.gap);
             }
         }
         end_group();
     };
 #pragma unroll
-    for (int ahead = 0; ahead < PREFETCH; ++ahead) prefetch(begin + ahead);
-    Vec queue[2 * DEEP + 1] = {};  // the points along the march
+    for (int step = 0; step < SLOTS - 1; ++step) prefetch(step);
+    Vec queue[DEEP + AFTER + 1] = {};  // the points along the march, and memory variables there
+    Vec firsts[CROSSES ? 2 * HALF + 1 : 1] = {}, seconds[CROSSES && ADJOINT ? 3 * HALF + 1 : 1] = {};
     if (near) {
 #pragma unroll
-        for (int k = 0; k < (NDIM > 1 ? 2 * DEEP : 1); ++k) queue[k] = load(here + (k - DEEP) * across);
+        for (int k = LEAD; k < (NDIM > 1 ? DEEP + AFTER : 1); ++k) queue[k] = load(here + (k - DEEP) * across);
     }
-    tile[0][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[DEEP];
+    if constexpr (CROSSES && ADJOINT) {
+#pragma unroll
+        for (int k = HALF; k < 2 * HALF; ++k) {
+            if (!crossed.has(first_m + k)) continue;
+            const Vec earlier = load(crossed.earlier + (long long)k * crossed.gap);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v)
+                seconds[HALF + k].at[v] = crossed.b[first_m + k] * earlier.at[v] + crossed.a[first_m + k] * queue[DEEP + k].at[v];
+            store(crossed.second + (long long)k * crossed.gap, seconds[HALF + k]);
+        }
+    }
+    const int center = (y + ABOVE) * COLUMNS + x + SIDE;
+    tiles[center] = queue[DEEP];
 
     int buffer = 0;
-    for (int m = begin; m < end; ++m) {
-        wait<PREFETCH - 1>();
+    for (int step = 0; step < steps; ++step) {
+        const int m = first_m + step;
+        wait<SLOTS - 2>();
         __syncthreads();
-        prefetch(m + PREFETCH);
-        if (NDIM > 1) queue[2 * DEEP] = own_values[buffer][0][number];
-        if (inside) {
-            const Vec middle = queue[DEEP], old = own_values[buffer][1][number], c = own_values[buffer][2][number];
-            const Vec* shared = &tile[buffer][threadIdx.y + ABOVE][threadIdx.x + SIDE];
-            const long long own = own_place + (long long)(m - begin) * plane;
-            const int i = NDIM == 3 ? m : 0, j = NDIM == 3 ? row : m;
+        prefetch(step + SLOTS - 1);
+        const Vec* values = own_values + buffer * F::VALUES * THREADS + number;
+        if (NDIM > 1) queue[DEEP + AFTER] = values[0];
+        const Vec *own = queue + DEEP, *shared = tiles + buffer * F::CELLS + center;
+        Vec first = {}, second = {}, *near_variables = variables + y * COLUMNS + x + SIDE;
+        if constexpr (CROSSES)
+            cross_layer<ADJOINT, ALONG>(s, crossed, m, step, values[OWN * THREADS], values[(OWN + 1) * THREADS], own, firsts, seconds);
+        if constexpr (ROW) {
+            first = values[OWN_ROW * THREADS], second = values[(OWN_ROW + 1) * THREADS];
+            advance_row<ADJOINT>(s, beside, m, step, a, b, first, second, own, shared, COLUMNS, near_variables, OTHER);
+        }
+        if (inside && m >= begin && m < end) {
+            const Vec middle = *own, old = values[THREADS], c = values[2 * THREADS];
+            const long long own_index = own_place + (long long)step * plane;
+            const int i = ALONG == 0 ? m : i0, j = ALONG == 1 ? m : j0;
             Vec total, result;
 #pragma unroll
             for (int v = 0; v < VEC; ++v) total.at[v] = s.center * middle.at[v];
-            if (NDIM == 3) add_axis<0>(s, queue, shared, total);
-            if (NDIM > 1) add_axis<1>(s, queue, shared, total);
-            add_axis<2>(s, queue, shared, total);
-            if (REACHED == FIRST_AXIS) {
-                if (NDIM == 3) add_layers<ADJOINT, 0>(s, i, j, k0, queue, shared, total);
-                if (NDIM > 1) add_layers<ADJOINT, 1>(s, i, j, k0, queue, shared, total);
-                add_layers<ADJOINT, 2>(s, i, j, k0, queue, shared, total);
-            } else {
-                if (REACHED == 1 && rows_reach.to > rows_reach.from) add_layer<ADJOINT, 1>(s, rows_reach, queue, shared, total);
-                if (REACHED < 3 && columns_reach.to > columns_reach.from) add_layer<ADJOINT, 2>(s, columns_reach, queue, shared, total);
-                rows_reach.first += rows_along, rows_reach.second += rows_along;
-                columns_reach.first += columns_along, columns_reach.second += columns_along;
+            if (NDIM == 3) add_axis<0, ALONG == 0>(s, own, shared, COLUMNS, total);
+            if (NDIM > 1) add_axis<1, ALONG == 1>(s, own, shared, COLUMNS, total);
+            add_axis<2, false>(s, own, shared, COLUMNS, total);
+            if (KIND == EDGES) {
+                if (NDIM == 3) add_layers<ADJOINT, 0>(s, i, j, k0, own, shared, COLUMNS, total);
+                if (NDIM > 1) add_layers<ADJOINT, 1>(s, i, j, k0, own, shared, COLUMNS, total);
+                add_layers<ADJOINT, 2>(s, i, j, k0, own, shared, COLUMNS, total);
             }
+            if constexpr (CROSSES)
+                add_crossed<ADJOINT, ALONG>(s, crossed, m, step, values[(OWN + 1) * THREADS], own, firsts, seconds, total);
+            if constexpr (ROW)
+                add_row<ADJOINT>(s, beside, m, step, a, b, first, second, own, shared, COLUMNS, near_variables, OTHER, total);
             if (ADJOINT) {
-                const Vec w = own_values[buffer][3][number];
-                Vec image = own_values[buffer][4][number];
+                const Vec w = values[(OWN - 2) * THREADS];
+                Vec image = values[(OWN - 1) * THREADS];
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) {
                     image.at[v] += middle.at[v] * w.at[v];
                     result.at[v] = (2 * middle.at[v] - old.at[v]) + c.at[v] * total.at[v];
                 }
-                store(s.image + own, image);
+                store(s.image + own_index, image);
             } else {
 #pragma unroll
                 for (int v = 0; v < VEC; ++v)
                     result.at[v] = completed(
-                        s, n, i, j, k0 + v, own + v, middle.at[v], old.at[v], c.at[v], total.at[v], source);
-                if (s.stored) store(s.stored + (n - s.clock[1]) * s.storage + own, total);
+                        s, n, i, j, k0 + v, own_index + v, middle.at[v], old.at[v], c.at[v], total.at[v], source);
+                if (s.stored) store(s.stored + (n - s.clock[1]) * s.storage + own_index, total);
             }
-            Real* const to = next + (long long)(m - begin) * across;
+            Real* const to = next + (long long)step * across;
             store(to, result);
             if (s.surface && k0 <= HALF) {
 #pragma unroll
@@ -467,62 +630,102 @@ __device__ __forceinline__ void propagate(const Step& s, int ahead)
         }
 
 #pragma unroll
-        for (int k = 0; k < 2 * DEEP; ++k) queue[k] = queue[k + 1];
-        buffer = buffer == PREFETCH ? 0 : buffer + 1;
-        tile[buffer][threadIdx.y + ABOVE][threadIdx.x + SIDE] = queue[DEEP];
+        for (int k = 0; k < DEEP + AFTER; ++k) queue[k] = queue[k + 1];
+#pragma unroll
+        for (int k = 0; k < (CROSSES ? 2 * HALF : 0); ++k) firsts[k] = firsts[k + 1];
+#pragma unroll
+        for (int k = 0; k < (CROSSES && ADJOINT ? 3 * HALF : 0); ++k) seconds[k] = seconds[k + 1];
+        buffer = buffer == SLOTS - 1 ? 0 : buffer + 1;
+        tiles[buffer * F::CELLS + center] = queue[DEEP];
     }
 }
 
-#if NDIM > 2
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_0(const Step s, int ahead)
+// Sample the field at a receiver.
+__device__ __forceinline__ void record_one(const Step& s, int ahead, int number)
 {
-    propagate<false, 0>(s, ahead);
+    if (number >= s.receivers) return;
+    Real total = 0;
+    for (int e = s.reads[number]; e < s.reads[number + 1]; ++e) total += s.weights[e] * s.now[s.columns[e]];
+    s.traces[(long long)number * s.samples + s.clock[0] + ahead] = total;
 }
+
+#define KERNEL(NAME, ADJOINT, KIND, X, Y, BLOCKS)                                                 \
+    extern "C" __global__ void __launch_bounds__((X) * (Y), BLOCKS) NAME(const Step s, int ahead) \
+    {                                                                                             \
+        __shared__ Vec memory[Form<ADJOINT, KIND, X, Y>::VECTORS];                                \
+        propagate<ADJOINT, KIND, X, Y>(s, ahead, blockIdx.x, gridDim.x, memory);                  \
+    }
+
+KERNEL(forward_3, false, INTERIOR, BX, BY, BLOCKS)
+KERNEL(adjoint_3, true, INTERIOR, BX, BY, BLOCKS)
+
+#if NDIM == 3
+
+KERNEL(forward_0, false, 0, BX, BY, LAYER_BLOCKS)
+KERNEL(forward_1, false, 1, BX, BY, LAYER_BLOCKS)
+KERNEL(forward_2, false, 2, FX, FY, LAYER_BLOCKS)
+KERNEL(forward_4, false, CORNER, FX, (FY + 1) / 2, 1)
+KERNEL(forward_5, false, CORNER + 1, FX, (FY + 1) / 2, 1)
+KERNEL(forward_6, false, EDGES, BX, BY, LAYER_BLOCKS)
+KERNEL(adjoint_0, true, 0, BX, BY, LAYER_BLOCKS)
+KERNEL(adjoint_1, true, 1, BX, BY, LAYER_BLOCKS)
+KERNEL(adjoint_2, true, 2, FX, FY, LAYER_BLOCKS)
+KERNEL(adjoint_4, true, CORNER, FX, (FY + 1) / 2, 1)
+KERNEL(adjoint_5, true, CORNER + 1, FX, (FY + 1) / 2, 1)
+KERNEL(adjoint_6, true, EDGES, BX, BY, LAYER_BLOCKS)
+
+#else
+
+__device__ constexpr int larger(int a, int b)
+{
+    return a < b ? b : a;
+}
+
+// Compute the points that layers reach, beginning with those that take longest, and sample the receivers.
+template <bool ADJOINT>
+__device__ __forceinline__ void propagate_in_layers(const Step& s, int ahead)
+{
+    __shared__ Vec memory[larger(larger(Form<ADJOINT, NDIM - 1, BX, BY>::VECTORS, Form<ADJOINT, 2, FX, FY>::VECTORS),
+                                 larger(Form<ADJOINT, CORNER + 1, FX, FY>::VECTORS, Form<ADJOINT, EDGES, BX, BY>::VECTORS))];
+    const int* of = s.block_of;
+    const int block = blockIdx.x;
+    if (block < of[1]) return propagate<ADJOINT, EDGES, BX, BY>(s, ahead, block, of[1], memory);
+#if NDIM == 2
+    if (block < of[2]) return propagate<ADJOINT, 1, BX, BY>(s, ahead, block - of[1], of[2] - of[1], memory);
+    if (block < of[3]) return propagate<ADJOINT, CORNER + 1, FX, FY>(s, ahead, block - of[2], of[3] - of[2], memory);
+#endif
+    if (block < of[4]) return propagate<ADJOINT, 2, FX, FY>(s, ahead, block - of[3], of[4] - of[3], memory);
+    record_one(s, ahead, (block - of[4]) * (BX * BY) + threadIdx.x);
+}
+
+extern "C" __global__ void __launch_bounds__(BX * BY) forward(const Step s, int ahead)
+{
+    propagate_in_layers<false>(s, ahead);
+}
+
+extern "C" __global__ void __launch_bounds__(BX * BY) adjoint(const Step s, int ahead)
+{
+    propagate_in_layers<true>(s, ahead);
+}
+
 #endif
 
-#if NDIM > 1
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_1(const Step s, int ahead)
+// How many indices along an axis layers reach, and number n of them.
+template <int AXIS>
+__device__ __forceinline__ int edges_of(const Step& s)
 {
-    propagate<false, 1>(s, ahead);
-}
-#endif
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_2(const Step s, int ahead)
-{
-    propagate<false, 2>(s, ahead);
+    return s.size[AXIS] - (s.unclear[AXIS] - s.clear[AXIS]);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) forward_3(const Step s, int ahead)
+template <int AXIS>
+__device__ __forceinline__ int edge_at(const Step& s, int n)
 {
-    propagate<false, 3>(s, ahead);
+    return n < s.clear[AXIS] ? n : n - s.clear[AXIS] + s.unclear[AXIS];
 }
 
-#if NDIM > 2
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_0(const Step s, int ahead)
-{
-    propagate<true, 0>(s, ahead);
-}
-#endif
-
-#if NDIM > 1
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_1(const Step s, int ahead)
-{
-    propagate<true, 1>(s, ahead);
-}
-#endif
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_2(const Step s, int ahead)
-{
-    propagate<true, 2>(s, ahead);
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) adjoint_3(const Step s, int ahead)
-{
-    propagate<true, 3>(s, ahead);
-}
-
-// Advance psi, or take the memory variables of the adjoint one step back, in a block of a layer: in 3-D, threads march across it unless
-// its points along the axis are next to each other. Neighbours' t are computed again, since theirs may not be stored yet.
+// Advance psi, or take the memory variables of the adjoint one step back, in a block of a layer, where layers across other axes reach: in
+// 3-D, threads march across it unless its points along the axis are next to each other. Neighbours' t are computed again, since theirs
+// may not be stored yet.
 template <bool ADJOINT, int AXIS>
 __device__ __forceinline__ void advance_layer(const Step& s, const Slab& slab, int block)
 {
@@ -531,14 +734,14 @@ __device__ __forceinline__ void advance_layer(const Step& s, const Slab& slab, i
     if (AXIS == 2) {
         const int vectors = (slab.end - slab.begin) / VEC, thread = (block * LINES + threadIdx.y) * LINE + threadIdx.x;
         const int row = thread / vectors;
-        if (row >= s.size[0] * s.size[1]) return;
-        i = row / s.size[1], j = row % s.size[1], k = slab.begin + thread % vectors * VEC;
+        if (row >= edges_of<0>(s) * edges_of<1>(s)) return;
+        i = edge_at<0>(s, row / edges_of<1>(s)), j = edge_at<1>(s, row % edges_of<1>(s)), k = slab.begin + thread % vectors * VEC;
     } else {
         const int columns = (s.size[2] / VEC + LINE - 1) / LINE, line = block / columns * LINES + threadIdx.y;
         k = (block % columns * LINE + threadIdx.x) * VEC;
-        if (k >= s.size[2] || line >= (AXIS == 1 && marches ? s.size[0] : AXIS == 0 ? s.size[1] : slab.end - slab.begin)) return;
-        i = AXIS == 0 ? slab.begin : marches ? line : 0;
-        j = AXIS == 0 ? line : marches ? slab.begin : slab.begin + line;
+        if (k >= s.size[2] || line >= (AXIS == 0 ? edges_of<1>(s) : marches ? edges_of<0>(s) : slab.end - slab.begin)) return;
+        i = AXIS == 0 ? slab.begin : marches ? edge_at<0>(s, line) : 0;
+        j = AXIS == 0 ? edge_at<1>(s, line) : marches ? slab.begin : slab.begin + line;
     }
     const int stride = AXIS == 0 ? slab.stride0 : slab.stride1, along = AXIS == 0 ? (int)s.stride0 : s.stride1;
     long long at = slab.origin + (long long)i * slab.stride0 + (long long)j * slab.stride1 + k;
@@ -610,11 +813,7 @@ extern "C" __global__ void __launch_bounds__(LINE * LINES) advance(const Step s,
 // Sample the field at the receivers.
 extern "C" __global__ void __launch_bounds__(LINE * LINES) record(const Step s, int ahead)
 {
-    const int number = (blockIdx.x * LINES + threadIdx.y) * LINE + threadIdx.x, n = s.clock[0] + ahead;
-    if (number >= s.receivers) return;
-    Real total = 0;
-    for (int e = s.reads[number]; e < s.reads[number + 1]; ++e) total += s.weights[e] * s.now[s.columns[e]];
-    s.traces[(long long)number * s.samples + n] = total;
+    record_one(s, ahead, (blockIdx.x * LINES + threadIdx.y) * LINE + threadIdx.x);
 }
 
 // Take the memory variables of the adjoint one step back.

@@ -338,7 +338,8 @@ def lift_proximal(local: Any) -> ProxOperator:
     Notes
     -----
     No messages; a value takes one scalar allreduce. A Boolean value means 0 (true) or infinity. The function is not
-    captured, since `local` may synchronise with the device.
+    captured, since `local` may synchronise with the device. ``proxdual`` of PyProximal's ``L1`` (0.13) is for real
+    arrays only, and is wrong for complex ones: use :class:`L1`.
 
     Examples
     --------

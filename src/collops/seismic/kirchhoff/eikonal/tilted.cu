@@ -1,7 +1,7 @@
 // The sweep steps of sweep.cu in an anisotropic medium: times along straight rays, and the arrival at a point.
 //
 // compile-after: sweep.cu
-// compile-with: -DCOLLOPS_TILTED
+// compile-with: -DCOLLOPS_TILTED -DLANES=8
 //
 // The method is that of anisotropy.py, and the names are those of numba_sweeps.py.
 
