@@ -8,9 +8,10 @@ import pytest
 import collops
 from collops.errors import UnsupportedTypeError
 from collops.extend.communication import alone
-from collops.seismic.waves import Propagator, WaveformMisfit
+from collops.seismic.waves import Propagator, SourceEncoding, WaveformMisfit
 from collops.solvers.nonlinear import lbfgs
 from tests.seismic.test_waves import assert_exact_adjoint, small
+from tests.seismic.test_waves_components import directed
 
 pytestmark = pytest.mark.usefixtures("device")
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -62,6 +63,20 @@ def test_the_bits_of_hosts(comm, ndim, order, surface, dtype):
 def test_the_adjoint_is_exact(comm, ndim, order, surface):
     F = Propagator(*small(ndim, order, surface), dtype="float64", comm=comm)
     assert_exact_adjoint(F, "cupy")
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_several_sources_forces_and_particle_velocities(comm, ndim):
+    F = Propagator(*directed(ndim, shots=2, samples=50), dtype="float64", kernels="numpy", comm=comm)
+    for found, expected in zip(products(F), products(F, "numpy"), strict=True):
+        found, expected = np.frombuffer(found), np.frombuffer(expected)
+        # CuPy's cumulative sums are in another order.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+    assert_exact_adjoint(F, "cupy")
+    encoding = SourceEncoding([[1.0, -1.0]])
+    encoded = (encoding.data(F(arrays_of(F, engine)[0])) for engine in ("cupy", "numpy"))
+    found, expected = (x.engine.to_host(x.gather()) for x in encoded)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("ndim", "order"), [(2, 4), (3, 8)])

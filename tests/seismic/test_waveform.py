@@ -18,12 +18,14 @@ from collops.seismic.segy import SegyFile
 from collops.seismic.survey import Geometry as SurveyGeometry
 from collops.seismic.survey import Grid, Survey
 from collops.seismic.waveform import fwi, lsrtm, rtm
+from collops.seismic.waveform.encoding import Stage, encoded, stages
 from collops.seismic.waveform.imaging import born, illumination, reflections
-from collops.seismic.waveform.inversion import Changes, Objective
+from collops.seismic.waveform.inversion import Changes, Objective, Smoothing
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.problem import _set_up, prepare
 from collops.seismic.waveform.recording import line_source
-from collops.seismic.waves import Propagator
+from collops.seismic.waveform.results import Picture, draw
+from collops.seismic.waves import Propagator, SourceEncoding
 from collops.solvers.nonlinear import lbfgs
 from tests.apps.jobs import group_of, job_numbers, job_of
 
@@ -149,6 +151,48 @@ def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
             job_numbers(fwi.run, replace(safe, **other), comm)
 
 
+def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
+    assert stages([4.0, None], 5, 3)[1:3] == [Stage(4.0, 1, 2, 2), Stage(None, 2, 1, 3)]
+    options, signs = fwi.Options(**SMALL, bands="all", iterations=4, encode=2, redraw=2), []
+    waves, bounds, random = prepare(job_of(options, comm)), (1300.0, 5000.0), SourceEncoding.random
+
+    def inverted(chosen):
+        velocity, solution, norms = fwi.invert(job_of(chosen, comm), waves, bounds)
+        return velocity, np.concatenate(norms), solution.resumed_from
+
+    def drawn(*arguments, **seed):
+        signs.append(random(*arguments, **seed))
+        return signs[-1]
+
+    # Each shot by itself, times a sign, is the inversion without encoding.
+    single, every = (inverted(replace(options, encode=n, redraw=None, iterations=1))[0] for n in (None, 3))
+    np.testing.assert_allclose(every, single, rtol=1e-9)
+    with monkeypatch.context() as patch:
+        patch.setattr(SourceEncoding, "random", drawn)
+        *whole, _ = inverted(options)
+    assert len(signs) == 2 and (signs[0].weights != signs[1].weights).any() and len(whole[1]) == 5
+    safe = replace(options, checkpoint=str(folder / "saved"), every="1", resume=True)
+    jacobian = Objective.jacobian
+
+    def killed(self, x):
+        if any(folder.glob("saved/band-1-draw-2/iteration-*")):
+            raise RuntimeError("killed")
+        return jacobian(self, x)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="killed"):
+        patch.setattr(Objective, "jacobian", killed)
+        inverted(safe)
+    assert safe.resumes()
+    *again, resumed = inverted(safe)
+    assert resumed == 3
+    for found, expected in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    weights = waves.recording._weights * collops.random(waves.recording.traces, seed=1, comm=comm)
+    muted = replace(waves, recording=waves.recording._with(_weights=weights))
+    with pytest.raises(InputError, match="weighted alike"):
+        encoded(job_of(options, comm), muted, 2, (0,))
+
+
 def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
     job = job_of(rtm.Options(**SMALL), comm)
     waves = prepare(job)
@@ -228,6 +272,62 @@ def test_a_survey_from_a_file_gives_the_same(comm, folder):
         fwi.calibrate(job_of(elsewhere, comm), replace(foreign, observed=-1.0 * foreign.observed))
 
 
+def area(comm, folder):
+    """Write a survey on an area over a diffractor, and its smooth velocity; return their options and the diffractor."""
+    grid, place = Grid(13, 9, 20.0, 20.0, x0=-20.0, ny=12, dy=20.0, y0=-40.0), (5, 8, 5)
+    y, x = (part.ravel() for part in np.meshgrid([0.0, 60.0, 120.0, 180.0], np.linspace(0.0, 220.0, 5), indexing="ij"))
+    sources = np.array([[50.0, 50.0, 130.0, 130.0], [50.0, 170.0, 50.0, 170.0], [10.0] * 4])
+    geometry = SurveyGeometry(sources, [np.stack([y, x, np.full(20, 5.0)])] * 4, 38, 0.004)
+    survey, velocity = Survey(geometry, comm), np.full(grid.shape, 2000.0)
+    truth = velocity.copy()
+    truth[place] = 2200.0
+    none = [np.zeros(survey.trace_shape(shot)) for shot in survey.shots]
+    shared: dict[str, Any] = {name: SMALL[name] for name in ("dtype", "engine")} | {"layers": 3, "order": 4}
+    job = job_of(rtm.Options(**shared), comm)
+    problem = Problem(survey, grid, velocity, None, "eikonal", 22.0)
+    waves = _set_up(job, problem, 2200.0, none, [part + 1 for part in none], True)
+    survey.traces = [shot.astype(np.float32) for shot in waves.by_shot(job, waves.modelled(job, truth))]
+    survey.save(folder / "area.sgy", grid, frequency=22.0)
+    if comm.rank == 0:
+        np.save(folder / "velocity.npy", velocity)
+    comm.barrier()
+    files = {"survey": str(folder / "area.sgy"), "velocity": str(folder / "velocity.npy"), "outliers": 0.0}
+    return shared | files, place
+
+
+def test_waves_of_surveys_on_an_area_are_in_three_dimensions(comm, folder):
+    shared, place = area(comm, folder)
+    numbers = job_numbers(
+        rtm.run, rtm.Options(**shared, water_depth=35.0, compensate=False, out=str(folder / "rtm")), comm
+    )
+    assert (numbers["ny"], numbers["dy"], numbers["shots"]) == (12, 20.0, 4)
+    group = group_of(folder, "rtm")
+    image = group["image"][...]
+    assert group["image"].metadata.dimension_names == ("y", "x", "z")
+    *found, depth = np.unravel_index(np.argmax(np.abs(image)), image.shape)
+    assert tuple(found) == place[:2] and abs(depth - place[2]) < 2 and image[place] > 0
+    file = SegyFile.inspect(folder / "rtm" / "image.sgy")
+    np.testing.assert_allclose(file.read(np.arange(156)).reshape(image.shape), image, rtol=1e-6)
+    text = (folder / "rtm" / "result.html").read_text()
+    assert "section shown" in text and "y = 80 m" in text
+    # The derivative of the inversion, which smooths along all axes.
+    job = job_of(fwi.Options(**shared), comm)
+    waves = prepare(job, None, 1.25)
+    velocity = waves.problem.velocity
+    np.testing.assert_allclose(np.asarray(waves.propagator.geometry.sources)[0], [90.0, 70.0, 10.0])  # in the grid
+    changes = Changes(job, waves, velocity, np.where(waves.water, 0.0, 0.5), (1400.0, 5000.0), 30.0)
+    objective = Objective(waves.propagator, waves.recording, waves.observed, MISFITS["waveform"], changes)
+    assert objective.jacobian(changes.start).dottest(rtol=1e-9)
+    smoothing = Smoothing(waves.propagator, 30.0, job.engine)
+    np.testing.assert_allclose(smoothing.forward(changes.start + 1.0).gather(), 1.0)
+    if comm.rank == 0:
+        assert draw(folder, waves, {"model": Picture(velocity, "velocity", "m/s")}).exists()
+    line = job_of(rtm.Options(**shared, dims=2, nx=13, nz=9), comm)
+    assert prepare(replace(line, options=replace(line.options, velocity="2000"))).grid.ny is None
+    with pytest.raises(InputError, match="for surveys along a line"):
+        prepare(job_of(rtm.Options(**shared, source="line"), comm))
+
+
 def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
     survey = folder / "survey.sgy"
     prepare(job_of(rtm.Options(**SMALL, write_survey=str(survey)), comm))
@@ -256,6 +356,9 @@ def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
         (fwi, {"bands": "low"}, "--bands must be increasing"),
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
+        (fwi, {"redraw": 3}, "--redraw is for encoded shots"),
+        (fwi, {"encode": 3, "misfit": "envelope"}, "--encode needs --misfit waveform"),
+        (fwi, {"encode": 13}, "--encode must be at most 12, the number of shots, not 13"),
         (fwi, {"order": 3}, "--order must be 2, 4"),
         (rtm, {"wavefield_bits": 12}, "--wavefield-bits must be 8 or 16"),
         (rtm, {"quality_factor": 2.0}, "--quality-factor must be at least 5"),

@@ -73,10 +73,14 @@ def test_other_grids(comm, on_device, ndim, order, width):
     ids=["3-D", "2-D"],
 )
 def test_points_that_layers_reach_and_others(comm, on_device, shape, station, kinds):
-    """A grid large enough for points of every kind: in layers across one axis or several, and in the interior."""
+    """A grid large enough for points of every kind: in layers across one axis or several, and in the interior.
+
+    The shot has two sources, which are forces, and receivers of two components.
+    """
     grid = Grid(shape, (10.0, 11.0, 9.0)[: len(shape)], order=4, layers=Layers(3))
     receivers = [[x + 10 for x in station], [3.0] * (len(shape) - 1) + [station[-1] + 20]]
-    geometry = Geometry([station], receivers, np.ones(8), 0.001)
+    sources = [[station, [25.0] * (len(shape) - 1) + [station[-1] + 60.5]]]
+    geometry = Geometry(sources, receivers, np.ones(8), 0.001, ("p", "vx"), "fz")
     dtype = "float64" if len(shape) == 3 else "float32"
     expected = products(Propagator(grid, geometry, dtype=dtype, kernels="numpy", comm=comm))
     on_device()

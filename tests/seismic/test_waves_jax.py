@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def line(shots, samples=18, layers=3):
     """A grid with one axis, whose programs compile fast."""
     grid = Grid((14,), (10.0,), order=2, layers=Layers(layers), free_surface=layers > 0)
     wavelet = np.roll(ricker(40.0, 0.002)[0], -5)[:samples]
-    return grid, Geometry(np.linspace(33.0, 92.0, shots)[:, np.newaxis], [[40.0], [70.0]], wavelet, 0.002)
+    return grid, Geometry(np.linspace(33.0, 92.0, shots)[:, np.newaxis], [[40.0], [70.0]], wavelet, 0.002, ("p", "vz"))
 
 
 def on_jax(x):
@@ -56,7 +58,14 @@ def test_derivatives_are_those_of_the_host(comm, tiled):
 
 
 def test_traces_are_those_of_the_host(comm):
-    F = Propagator(*small(2, 4, samples=12, width=2), kernels="numpy", comm=comm)
+    grid, geometry = small(2, 4, samples=12, width=2)
+    pairs = np.stack([geometry.sources, np.roll(geometry.sources, 1, axis=0)], axis=1)
+    F = Propagator(
+        grid,
+        replace(geometry, sources=pairs, components=("p", "vx", "vz"), source_components=("p", "fz")),
+        kernels="numpy",
+        comm=comm,
+    )
     model = arrays_of(F)[0]
     found, expected = F(on_jax(model.astype("float32"))), F(model)
     assert found.engine.traced

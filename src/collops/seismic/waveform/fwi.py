@@ -25,12 +25,14 @@ from collops.extend.applications import (
 )
 from collops.extend.communication import raised_together
 from collops.extend.solvers import lbfgs
+from collops.seismic.waveform.encoding import Stage, encoded, stages
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.options import WaveOptions
 from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
 
+_REDRAW = 5  # iterations with the same signs
 _MARGIN = 1.25  # of the largest initial velocity, if there is no other bound
 
 
@@ -80,6 +82,21 @@ class Options(WaveOptions):
         Must("be zero or positive, and at most 4", lambda value: 0 <= value <= 4),
     ] = 1.0
     pairs: Annotated[int, option("Number of steps that L-BFGS stores.", METHOD), AtLeast(1)] = 10
+    encode: Annotated[
+        int | None,
+        option(
+            "Combine the shots, with random signs, into so many encoded shots, which takes as much less time.",
+            METHOD,
+            metavar="SHOTS",
+            show_default="each shot by itself",
+        ),
+        AtLeast(1),
+    ] = None
+    redraw: Annotated[
+        int | None,
+        option("With --encode, number of iterations with the same signs.", METHOD, show_default=f"{_REDRAW}"),
+        AtLeast(1),
+    ] = None
     out: Out = "collops-fwi"
 
     def resumes(self) -> bool:
@@ -92,6 +109,14 @@ class Options(WaveOptions):
         self.frequencies(1.0)
         if self.profile:
             raise InputError("--profile divides the time of linear solvers: omit it, or set COLLOPS_PROFILE=1")
+        if self.encode is None and self.redraw is not None:
+            raise InputError("--redraw is for encoded shots: pass --encode, or omit it")
+        if self.encode is not None and self.misfit != "waveform":
+            raise InputError(
+                f"--encode needs --misfit waveform: traces of encoded shots have no {self.misfit} of a shot"
+            )
+        if self.encode is not None and self.survey is None and self.encode > self.shots:
+            raise InputError(f"--encode must be at most {self.shots}, the number of shots, not {self.encode}")
 
     def frequencies(self, peak: float) -> list[float | None]:
         """Return the highest frequency of each band, None for no limit; `peak` is the peak frequency of the wavelet."""
@@ -167,38 +192,52 @@ def invert(
 ) -> tuple[np.ndarray, Solution, list[np.ndarray]]:
     """Invert one band after the other; return the velocity, and the norms of the residual in each. Collective.
 
-    The residuals of the returned solution are relative to the first residual of their band.
+    The residuals of the returned solution are relative to the first residual of their band, or of their draw of signs.
     """
-    options, velocity, solutions = job.options, waves.problem.velocity, []
+    options, velocity = job.options, waves.problem.velocity
+    bands = options.frequencies(waves.problem.frequency)
     below = np.where(waves.water, 0.0, waves.grid.z - np.where(waves.water, waves.grid.z, 0.0).max() + waves.grid.dz)
     scale = (below / below.max()) ** options.depth_power * ~waves.water
-    bands = options.frequencies(waves.problem.frequency)
-    for number, band in enumerate(bands, 1):
-        recording = waves.recording.up_to(band, waves.survey.geometry.interval)
-        observed = recording.band_of(waves.observed)
-        changes = Changes(job, waves, velocity, scale, bounds, options.smooth_gradient)
-        objective = Objective(waves.propagator, recording, observed, MISFITS[options.misfit], changes)
-        if len(bands) > 1:
-            job.note([f"band {number} of {len(bands)}: {_named(band)}"])
+    if options.encode is not None:
+        job.warn_of_idle_ranks(options.encode, "encoded shots")
+    solutions: dict[Stage, Solution] = {}
+    plan = stages(bands, options.iterations, None if options.encode is None else options.redraw or _REDRAW)
+    for stage in plan:
+        shots = waves
+        if options.encode is not None and stage.draw is not None:
+            shots = encoded(job, waves, options.encode, (options.seed, stage.band, stage.draw))
+        recording = shots.recording.up_to(stage.frequency, waves.survey.geometry.interval)
+        changes = Changes(job, shots, velocity, scale, bounds, options.smooth_gradient)
+        observed = recording.band_of(shots.observed)
+        objective = Objective(shots.propagator, recording, observed, MISFITS[options.misfit], changes)
+        if len(bands) > 1 and stage.draw in (None, 1):
+            job.note([f"band {stage.band} of {len(bands)}: {_named(stage.frequency)}"])
         chosen = options
         if options.checkpoint is not None:
-            chosen = replace(options, checkpoint=str(Path(options.checkpoint) / f"band-{number}"))
+            chosen = replace(options, checkpoint=str(Path(options.checkpoint) / stage.name))
         method = {"lower": changes.lower, "upper": changes.upper, "memory": options.pairs, "tol": 0.0}
-        writes, final = waves.result_bytes(), number == len(bands)
+        method |= {"niter": stage.iterations, "writes": waves.result_bytes(), "final": stage == plan[-1]}
         try:
-            solution = replace(job, options=chosen).solve(
-                lbfgs, objective, changes.start, writes=writes, final=final, **method
-            )
+            solution = replace(job, options=chosen).solve(lbfgs, objective, changes.start, **method)
         except Interrupted as stop:  # resume from the folder of all bands
-            done = sum(len(previous.residuals) - 1 for previous in solutions)
+            done = sum(len(previous.residuals) - 1 for previous in solutions.values())
             raise Interrupted(str(options.checkpoint), done + stop.iteration, stop.signal) from None
         velocity = np.where(waves.water, velocity, job.gather(changes.velocity(solution.x)))
-        solutions.append(solution)
-    return velocity, _joined(solutions), [solution.residuals for solution in solutions]
+        solutions[stage] = solution
+    norms = [
+        _consecutive([solution.residuals for stage, solution in solutions.items() if stage.band == band])
+        for band in range(1, len(bands) + 1)
+    ]
+    return velocity, _joined(list(solutions.values())), norms
+
+
+def _consecutive(residuals: list[np.ndarray]) -> np.ndarray:
+    """Return the residuals of consecutive runs: the first, and each after an iteration."""
+    return np.concatenate([residuals[0][:1], *(part[1:] for part in residuals)])
 
 
 def _joined(solutions: list[Solution]) -> Solution:
-    """Return the solutions of consecutive bands as one."""
+    """Return the solutions of consecutive stages as one."""
     counts = np.array([len(solution.residuals) - 1 for solution in solutions], np.float64)
     shares = [solution.residuals / (solution.residuals[0] or 1.0) for solution in solutions]
     share = counts / max(1.0, counts.sum())
@@ -207,8 +246,9 @@ def _joined(solutions: list[Solution]) -> Solution:
         for kind in solutions[-1].seconds
     }
     resumed = [solution.resumed_from for solution in solutions if solution.resumed_from is not None]
-    residuals = np.concatenate([shares[0][:1], *(part[1:] for part in shares)])
-    return replace(solutions[-1], residuals=residuals, seconds=seconds, resumed_from=sum(resumed) if resumed else None)
+    return replace(
+        solutions[-1], residuals=_consecutive(shares), seconds=seconds, resumed_from=sum(resumed) if resumed else None
+    )
 
 
 def describe(
@@ -238,6 +278,7 @@ def describe(
         rows.append(("model error", f"{digits(100 * error / change)} % of the error of the initial velocity"))
     numbers = {
         "misfit": options.misfit,
+        "encoded_shots": options.encode,
         "bands": ["all" if band is None else band for band in bands],
         "band_residuals": [[float(part[0]), float(part[-1])] for part in norms],
         "data_misfit_initial": before,
@@ -261,7 +302,7 @@ def describe(
             segy=titles,
             numbers=numbers,
             rows=rows,
-            curve="L-BFGS, relative to the first residual of each band",
+            curve=f"L-BFGS, relative to the first residual of each {'band' if options.encode is None else 'draw'}",
             error=error,
         ),
     )

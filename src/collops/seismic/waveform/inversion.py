@@ -18,12 +18,12 @@ from collops.seismic.waves import Propagator
 
 
 class Smoothing(LinearOperator):
-    """Averages of a replicated model under a Gaussian, along both axes. Sends nothing.
+    """Averages of a replicated model under a Gaussian, along all axes. Sends nothing.
 
     Parameters
     ----------
     propagator : Propagator
-        Its domain, in two dimensions and not split, is the domain and the range.
+        Its domain, which is not split, is the domain and the range.
     length : float
         Standard deviation in metres.
     engine : Engine
@@ -41,8 +41,11 @@ class Smoothing(LinearOperator):
         super().__init__(propagator.domain, propagator.domain, propagator.dtype, propagator.comm)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
-        along, down = (matrix.T for matrix in self._matrices) if adjoint else self._matrices
-        return filled(out, along @ x.local_array @ down.T)
+        xp, values = x.engine.xp, x.local_array
+        for axis, matrix in enumerate(self._matrices):
+            product = xp.tensordot(matrix, values, axes=(0 if adjoint else 1, axis))
+            values = xp.moveaxis(product, 0, axis)
+        return filled(out, values)
 
 
 def _gaussian(size: int, deviation: float) -> np.ndarray:

@@ -45,7 +45,7 @@ class WaveOptions(SurveyOptions):
     survey: Annotated[
         str | None,
         option(
-            "Prestack survey along a line, in SEG-Y, SU or Zarr; by default a synthetic survey.",
+            "Prestack survey along a line or in 3-D, in SEG-Y, SU or Zarr; by default a synthetic survey along a line.",
             FILES,
             metavar="FILE.sgy|FILE.su|URL|STORE",
         ),
@@ -61,11 +61,24 @@ class WaveOptions(SurveyOptions):
         Positive,
         RecordedOnly(),
     ] = None
+    dims: Annotated[
+        int | None,
+        option(
+            "Dimensions of the survey and its waves: 2 (line) or 3 (area).", FILES, show_default="from the positions"
+        ),
+        Must("be 2 or 3", lambda value: value in (2, 3)),
+        RecordedOnly(),
+    ] = None
     nx: Annotated[int | None, option("Number of grid points along the line (x).", _GRID), AtLeast(2)] = None
+    ny: Annotated[
+        int | None, option("Number of grid points across the line (y), in 3-D.", _GRID), AtLeast(2), RecordedOnly()
+    ] = None
     nz: Annotated[int | None, option("Number of grid points in depth (z).", _GRID), AtLeast(2)] = None
     dx: Annotated[float | None, option("Spacing of grid points in x, m.", _GRID), Positive] = None
+    dy: Annotated[float | None, option("Spacing of grid points in y, m.", _GRID), Positive, RecordedOnly()] = None
     dz: Annotated[float | None, option("Spacing of grid points in z, m.", _GRID), Positive] = None
     x0: Annotated[float | None, option("First x of the grid, m.", _GRID), Finite, RecordedOnly()] = None
+    y0: Annotated[float | None, option("First y of the grid, m.", _GRID), Finite, RecordedOnly()] = None
     water_depth: Annotated[
         float | None,
         option(
@@ -123,8 +136,8 @@ class WaveOptions(SurveyOptions):
     source: Annotated[
         str,
         option(
-            "Sources of the recorded data: point, whose traces are converted to line sources across the section, or "
-            "line.",
+            "Sources of the recorded data: point, whose traces are in 2-D converted to line sources across the "
+            "section, or line.",
             CONDITIONING,
             show_default="point; line for surveys that --write-survey wrote",
         ),
@@ -197,13 +210,13 @@ class WaveOptions(SurveyOptions):
         self.survey_options().check()
 
     def survey_options(self) -> MigrationOptions:
-        """Return the options with which ``collops lsm`` reads the same survey along a line.
+        """Return the options with which ``collops lsm`` reads the same survey.
 
-        Amplitudes decay as from line sources, as waves in two dimensions do.
+        Its weights belong to Kirchhoff operators: this amplitude has none that depend on the survey, and no notes.
         """
         names = {field.name for field in fields(self)} & {field.name for field in fields(MigrationOptions)}
         values: dict[str, Any] = {name: getattr(self, name) for name in names - _OF_WAVES}
-        return MigrationOptions(**values | self.fixed_options(), amplitude="2d", dims=2)
+        return MigrationOptions(**values | self.fixed_options(), amplitude="2d")
 
     def fixed_options(self) -> dict[str, Any]:
         """Return options of the survey that the application determines."""

@@ -34,7 +34,7 @@ _HIGHEST = 2.5  # times the peak frequency: there the spectrum of a Ricker wavel
 
 @dataclass(frozen=True)
 class WaveProblem:
-    """A survey with its traces and its propagator. Velocities have the shape of the grid, (nx, nz).
+    """A survey with its traces and its propagator. Velocities have the shape of the grid: (nx, nz), or (ny, nx, nz).
 
     Attributes
     ----------
@@ -54,6 +54,8 @@ class WaveProblem:
         Which points are water, and keep their velocity.
     own : bool
         Whether the traces were modelled by the propagator: their wavelet is known, and they have a direct wave.
+    medium : dict
+        Parameters of the propagator besides the velocity.
     """
 
     problem: Problem
@@ -64,6 +66,7 @@ class WaveProblem:
     truth: np.ndarray | None
     water: np.ndarray
     own: bool
+    medium: dict[str, Any]
 
     @property
     def survey(self) -> Survey:
@@ -121,7 +124,11 @@ def _recorded(job: Job[Any], fastest: float | None, margin: float) -> WaveProble
     own = bool(problem.survey.defaults)
     traces = [shot.traces * shot.trust[:, np.newaxis] for shot in problem.conditioned or ()]
     weights = [shot.weights for shot in problem.conditioned or ()]
-    if not own and options.source == "point":
+    flat = problem.survey.geometry.dims == 2
+    with raised_together():
+        if options.source == "line" and not flat:
+            raise InputError("--source line is for surveys along a line: omit it, or pass --dims 2")
+    if flat and not own and options.source == "point":
         problem.survey.notes.append("traces of point sources are converted to line sources (--source line to omit)")
         times, speed = problem.survey.geometry.times, float(problem.velocity[:, 0].mean())
         pairs = zip(problem.survey.traces, problem.conditioned or (), strict=True)
@@ -214,7 +221,8 @@ def _set_up(
         first = before + centre * step + shift
         steps = first + (geometry.samples - 1) * step + 1
         wavelet = wavelet_at_steps(taps, step, before, steps)
-        origin, most = np.array([grid.x0, 0.0]), max(part.shape[1] for part in geometry.receivers)
+        origin = np.array([positions[0] for positions in grid.axes.values()])
+        most = max(part.shape[1] for part in geometry.receivers)
         # The last receiver is repeated, with weight 0, where a shot has fewer than another one.
         receivers = np.stack([np.pad(r, ((0, 0), (0, most - r.shape[1])), "edge").T for r in geometry.receivers])
         positions = waves.Geometry(geometry.sources.T - origin, receivers - origin, wavelet, geometry.interval / step)
@@ -224,18 +232,8 @@ def _set_up(
             depth = f"{options.water_depth:g} m"
             raise InputError(f"--water-depth must be less than the depth of the grid, {grid.z[-1]:g} m, not {depth}")
         _check_dispersion(problem)
-        memory = int(options.memory * 2**20)
-        _check_traces(job, positions.shape, min(memory, 4 * grid.points * steps))
-    propagator = Propagator(
-        wave_grid,
-        positions,
-        dtype=options.dtype,
-        aperture=options.aperture,
-        memory=memory,
-        wavefield_bits=options.wavefield_bits,
-        comm=job.comm,
-        **medium,
-    )
+        _check_traces(job, positions.shape, min(_wavefield_bytes(options), 4 * grid.points * steps))
+    propagator = make_propagator(job, wave_grid, positions, medium)
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )
@@ -244,7 +242,26 @@ def _set_up(
     recording = Recording(propagator, first, step, job.array(layout, _padded(weights, layout, job)))
     receivers_of = [survey.trace_shape(shot)[0] for shot in survey.shots]
     observed = _observed(job, recording, traces)
-    return WaveProblem(problem, propagator, recording, observed, receivers_of, None, water, own)
+    return WaveProblem(problem, propagator, recording, observed, receivers_of, None, water, own, medium)
+
+
+def make_propagator(job: Job[Any], grid: waves.Grid, geometry: waves.Geometry, medium: dict[str, Any]) -> Propagator:
+    """Return a propagator with the options of the job and parameters of the medium. Collective."""
+    options: WaveOptions = job.options
+    return Propagator(
+        grid,
+        geometry,
+        dtype=options.dtype,
+        aperture=options.aperture,
+        memory=_wavefield_bytes(options),
+        wavefield_bits=options.wavefield_bits,
+        comm=job.comm,
+        **medium,
+    )
+
+
+def _wavefield_bytes(options: WaveOptions) -> int:
+    return int(options.memory * 2**20)
 
 
 def _attenuation(

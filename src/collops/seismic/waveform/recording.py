@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from collops import DistributedArray, LinearOperator
+from collops.errors import InputError
 from collops.extend.arrays import Array
+from collops.extend.communication import collective_errors
 from collops.extend.operators import filled
-from collops.seismic.waves import Propagator
+from collops.seismic.waves import Propagator, SourceEncoding
 
 _ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
 
@@ -49,6 +51,24 @@ class Recording(LinearOperator):
         """Return the same without frequencies above `frequency` in hertz; None keeps all."""
         response = None if frequency is None else low_pass(frequency, self.traces.shape[2], interval)
         return self._with(_response=response)
+
+    def encoded(self, encoding: SourceEncoding, propagator: Propagator) -> Recording:
+        """Return the same for the encoded shots that a propagator models. Collective.
+
+        Raises InputError on every rank if not all shots have the same weights.
+        """
+        count, shots = np.shape(encoding.weights)
+        first = np.zeros((shots, shots))
+        first[:, 0] = 1  # the weights of the first shot, for each shot
+        alike = SourceEncoding(first).data(self._weights).local_array == self._weights.local_array
+        with collective_errors(self.comm):
+            if not bool(alike.all()):
+                raise InputError(
+                    "shots can be encoded only if the traces of all are weighted alike: omit --mute, pass --outliers "
+                    "0, and exclude receivers whose traces are not used in all shots"
+                )
+        steps = self._steps
+        return Recording(propagator, steps.start, steps.step, SourceEncoding(first[:count]).data(self._weights))
 
     def scaled(self, factor: float) -> Recording:
         """Return the same times a factor."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from collops import DistributedArray
 from collops.extend.applications import Field, Findings, Job, Panel, Solution, draw_panels, local_stage, symmetric_limit
-from collops.seismic.lsm.page import Words, write_page
+from collops.seismic.lsm.page import Words, section, write_page
 from collops.seismic.lsm.results import arrival_field, shot_fields
 from collops.seismic.segy import Traces, fits_segy
 from collops.seismic.survey.segy import image_traces, shot_traces
@@ -69,8 +69,8 @@ def findings(job: Job[Any], waves: WaveProblem, outcome: Outcome) -> Findings:
     options: WaveOptions = job.options
     survey, grid, geometry = waves.survey, waves.grid, waves.survey.geometry
     observed, modelled = (waves.by_shot(job, traces) for traces in (outcome.data, outcome.modelled))
-    fields = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}
-    fields |= {name: Field(shown.values, ("x", "z"), shown.unit) for name, shown in outcome.pictures.items()}
+    fields, axes = {name: Field(axis, (name,), "m") for name, axis in grid.axes.items()}, tuple(grid.axes)
+    fields |= {name: Field(shown.values, axes, shown.unit) for name, shown in outcome.pictures.items()}
     fields["seconds"] = Field(np.stack(list(outcome.solution.seconds.values()), 1), ("rank", "kind"), "s")
     fields["first_arrival"] = arrival_field(waves.problem)
     fields |= shot_fields(survey, zip(survey.shots, observed, modelled, strict=True))
@@ -100,7 +100,7 @@ def findings(job: Job[Any], waves: WaveProblem, outcome: Outcome) -> Findings:
             "line_origin": list(survey.line.origin),
             "line_direction": list(survey.line.direction),
             "kinds": list(outcome.solution.seconds),
-            "surface_speed": float(waves.problem.velocity[:, 0].mean()),
+            "surface_speed": float(waves.problem.velocity[..., 0].mean()),
         },
         draw=lambda folder: [draw(folder, waves, outcome.pictures)],
         curve=outcome.curve,
@@ -150,9 +150,14 @@ def _segy(
 
 
 def draw(folder: Path, waves: WaveProblem, pictures: Mapping[str, Picture]) -> Path:
-    """Draw the pictures on one scale for velocities, and on their own for others; return the path of the figure."""
+    """Draw the pictures on one scale for velocities, and on their own for others; return the path of the figure.
+
+    In 3-D the figure shows the section in the middle of the axis y.
+    """
     grid, shown = waves.grid, [picture for picture in pictures.values() if picture.drawn]
-    speeds = np.concatenate([picture.values.ravel() for picture in shown if picture.unit == "m/s"] or [np.zeros(1)])
+    speeds = np.concatenate(
+        [section(picture.values).ravel() for picture in shown if picture.unit == "m/s"] or [np.zeros(1)]
+    )
     width, depth = float(grid.x[-1] - grid.x[0]), float(grid.z[-1])
     scale, unit = (1000, "km") if width > 2000 else (1, "m")
     extent = float(grid.x[0]) / scale, float(grid.x[-1]) / scale, 0.0, depth / scale
@@ -160,10 +165,11 @@ def draw(folder: Path, waves: WaveProblem, pictures: Mapping[str, Picture]) -> P
     to_scale = 0.5 < width / depth < 4  # other panels would be narrow strips
 
     def panel(picture: Picture) -> Panel:
+        values = section(picture.values)
         if picture.unit == "m/s":
             limits = float(speeds.min()), float(speeds.max())
-            return Panel(picture.values, picture.words, extent, labels, limits, "m/s", to_scale)
-        return Panel(picture.values, picture.words, extent, labels, symmetric_limit(picture.values), "", to_scale)
+            return Panel(values, picture.words, extent, labels, limits, "m/s", to_scale)
+        return Panel(values, picture.words, extent, labels, symmetric_limit(values), "", to_scale)
 
     size = 5.2, 0.92 * 5.2 * depth / width + 0.8 if to_scale else 3.2
     return draw_panels(folder / "image.png", [panel(picture) for picture in shown], size)

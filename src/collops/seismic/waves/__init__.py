@@ -7,6 +7,7 @@ derivative, a :class:`collops.LinearOperator`, whose adjoint migrates.
 from __future__ import annotations
 
 from collops.seismic.waves.born import Born
+from collops.seismic.waves.encoding import SourceEncoding
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.inversion import WaveformMisfit
@@ -25,6 +26,7 @@ __all__ = [
     "Layers",
     "Propagator",
     "Relaxation",
+    "SourceEncoding",
     "Storage",
     "WaveformMisfit",
     "WaveletModelling",

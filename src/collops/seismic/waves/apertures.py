@@ -23,7 +23,7 @@ Box = tuple[slice, ...]
 
 
 def boxes_of(grid: Grid, geometry: Geometry, aperture: float) -> list[Box]:
-    """Return the points of the model within `aperture` metres of the source and receivers of each shot.
+    """Return the points of the model within `aperture` metres of the sources and receivers of each shot.
 
     They form a box along all axes but the depth, which is whole. Raises InputError unless `aperture` is positive.
     """
@@ -33,7 +33,7 @@ def boxes_of(grid: Grid, geometry: Geometry, aperture: float) -> list[Box]:
     aperture = float(min(aperture, sys.float_info.max))
     boxes = []
     for shot in range(geometry.shape[0]):
-        stations = np.concatenate([np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)])
+        stations = np.concatenate([geometry.sources_of(shot), geometry.receivers_of(shot)])
         box = []
         for axis, (points, spacing) in enumerate(zip(grid.shape[:-1], grid.spacing, strict=False)):
             first = math.floor(max(0.0, float(stations[:, axis].min()) - aperture) / spacing)
@@ -73,9 +73,8 @@ class ShotWindows:
         absorption = self._modelling.absorption
         layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency)
         origin = np.array([part.start for part in box]) * grid.spacing
-        sources, receivers = np.asarray(geometry.sources)[shot : shot + 1], geometry.receivers_of(shot)
-        own = Geometry(sources - origin, receivers - origin, geometry.wavelet_of(shot), geometry.interval)
-        return self._make(replace(grid, shape=shape_of(box), layers=layers), own, box)
+        own = replace(grid, shape=shape_of(box), layers=layers)
+        return self._make(own, geometry.window(shot, origin), box)
 
     def cut(self, shot: int, values: LocalArray, own: Any) -> DistributedArray:
         """Return values on the grid at the points of a window, in the layout of its propagator."""

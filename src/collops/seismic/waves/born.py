@@ -83,7 +83,7 @@ class Born(LinearOperator):
 
     def _migrated(self, traces: LocalArray) -> LocalArray:
         modelling, xp = self._modelling, self._engine.xp
-        tile, images = modelling.tile, ShotSum(modelling.shots)
+        tile, images, traces = modelling.tile, ShotSum(modelling.shots), modelling.residuals(traces)
         for number, shot in enumerate(modelling.shots):
             image = xp.zeros(tile.inner, self.dtype)
             self._march.migrate(modelling.shot(shot), traces[number], image)

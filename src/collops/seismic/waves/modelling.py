@@ -26,6 +26,7 @@ from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
 from collops.seismic.waves.media import kind_of_medium
 from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.particle_velocity import integrated, integrated_transposed
 from collops.seismic.waves.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
@@ -159,7 +160,9 @@ class Modelling:
     def shot(self, number: int) -> Shot:
         """Return a shot on the tile; the last one is kept, since a gradient and the next call need it again."""
         if self._shot is None or self._shot[0] != number:
-            self._shot = number, self.medium.shot(Shot.create(self.geometry, number, self.tile, self.dtype))
+            density = self.parameters.get("density")
+            shot = Shot.create(self.geometry, number, self.tile, self.dtype, density)
+            self._shot = number, self.medium.shot(shot)
         return self._shot[1]
 
     def slope(self, velocity: LocalArray) -> LocalArray:
@@ -171,8 +174,13 @@ class Modelling:
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
     def joined(self, traces: LocalArray) -> LocalArray:
-        """Return the traces of all tiles. Collective."""
-        return self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+        """Return the traces of all tiles, integrated over time for particle velocities. Collective."""
+        traces = self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
+        return integrated(traces, self.geometry.receiver_axes >= 0)
+
+    def residuals(self, traces: LocalArray) -> LocalArray:
+        """Return what receivers send back into the adjoint field: the transpose of the time integral. Sends nothing."""
+        return integrated_transposed(traces, self.geometry.receiver_axes >= 0)
 
     def fill(self, field: LocalArray) -> LocalArray:
         """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
@@ -198,7 +206,7 @@ class Modelling:
         if velocity is None:
             velocity = self.grid.largest_step(1.0) / interval  # for which this step is the longest stable one
         if frequency is None:
-            frequency = mean_frequency(self.geometry.wavelet_of(0), interval)
+            frequency = mean_frequency(self.geometry.wavelets_of(0)[0], interval)
         return Absorption(interval, velocity, frequency)
 
     def _storage(self, tiles: list[Tile], memory: int | None, bits: int | None) -> Storage:

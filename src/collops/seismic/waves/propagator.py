@@ -53,7 +53,7 @@ class Propagator:
     relaxation : Relaxation, optional
         The frequency at which the model is the phase velocity, and the band in which Q is constant.
     aperture : float, optional
-        Metres around the source and the receivers of a shot that it is computed on, along all axes but the depth: each
+        Metres around the sources and the receivers of a shot that it is computed on, along all axes but the depth: each
         shot has absorbing layers around its own window of the model. By default shots are computed on the whole grid.
         It needs undivided grids, and models of NumPy or CuPy.
     memory : int, optional
@@ -222,7 +222,8 @@ class Propagator:
     def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
         """Return the traces at a model as a linear function of the wavelet. Collective.
 
-        A solver then finds the wavelet of recorded traces. Modelling takes as long as one call of the propagator.
+        A solver then finds the wavelet of recorded traces. Modelling takes as long as one call of the propagator. The
+        sources of a shot all have this wavelet.
 
         Parameters
         ----------
@@ -234,9 +235,15 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError, InputError
-            As for :meth:`__call__`, or if the model is not of NumPy.
+            As for :meth:`__call__`, if the model is not of NumPy, or if the sources of a shot have wavelets of their
+            own: then traces are not a function of one wavelet of each shot.
         """
         check_host(model, "the model")
+        if np.ndim(self.geometry.wavelet) == 3:
+            raise InputError(
+                "traces are not a function of one wavelet where the sources of a shot have wavelets of their own: "
+                "pass a wavelet of the shape (samples,) or (shots, samples)"
+            )
         grid, absorption = self.grid, self._modelling.absorption
         # The layers must not depend on the wavelet.
         layers = replace(grid.layers, velocity=absorption.velocity, frequency=absorption.frequency)
