@@ -14,10 +14,7 @@ from collops.seismic.waves import Geometry, Grid, Layers, Propagator
 from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, analytic, ricker
-
-
-def varying(grid, seed=5):
-    return 1500 + 1000 * np.random.default_rng(seed).random(grid.shape)
+from tests.seismic.wave_media import varying_density as varying
 
 
 @pytest.mark.parametrize(("ndim", "order", "surface"), [(1, 16, True), (2, 4, True), (3, 2, False)])

@@ -49,6 +49,7 @@ def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
 
 def test_numba_computes_the_same_bits_as_numpy(comm):
     grid, geometry = small(2, 8, shots=1, samples=12)  # the kernels of variable density
+    geometry = at_depths_of_points(grid, geometry)
     made = [Propagator(grid, geometry, kernels=kind, comm=comm, **varying(grid)) for kind in ("numba", "numpy")]
     assert products(made[0]) == products(made[1])
 

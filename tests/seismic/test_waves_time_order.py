@@ -12,8 +12,8 @@ from collops.errors import InputError
 from collops.extend.communication import alone
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, largest_step, phase_velocity
 from tests.seismic.test_waves import assert_exact_adjoint, products, small
-from tests.seismic.test_waves_density import varying
 from tests.seismic.test_waves_physics import VELOCITY, analytic, traces
+from tests.seismic.wave_media import varying_density as varying
 
 
 @pytest.mark.parametrize(("ndim", "order", "kernels"), [(3, 2, "numba"), (2, 4, "numpy")])

@@ -15,11 +15,7 @@ from tests.seismic.test_anisotropic_arrivals import group_time
 from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, analytic, ricker
-
-
-def varying(grid, seed=5):
-    delta, more = np.random.default_rng(seed).random((2, *grid.shape))
-    return {"epsilon": 0.1 * delta + 0.2 * more, "delta": 0.1 * delta}
+from tests.seismic.wave_media import varying_anisotropy as varying
 
 
 @pytest.mark.parametrize(("ndim", "time_order"), [(2, 4), (3, 2)])

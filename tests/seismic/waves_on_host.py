@@ -1,8 +1,9 @@
-"""The kernels of waves.cu on the host, compiled as C++: threads of a block are coroutines that switch at barriers."""
+"""The kernels of waves on the host, compiled as C++: threads of a block are coroutines that switch at barriers."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,9 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.seismic.waves import cuda_march, cuda_steps, cuda_storage
+from collops.seismic.waves import cuda_clock, cuda_steps, cuda_storage
 
 COMPILER = shutil.which("g++")
+_WAVES = """
+#if NDIM > 2
+        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
+        {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
+        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
+        {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
+#else
+        {"forward", forward}, {"adjoint", adjoint},
+#endif
+        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
+        {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}
+"""
 _PREAMBLE = """
 #include <cstdint>
 #include <cstring>
@@ -60,17 +73,7 @@ static void run_block(Index block) {
 }
 extern "C" int step_bytes() { return sizeof(Step); }
 extern "C" void run(const char* name, const int* grid, const int* block, void** parameters) {
-    struct { const char* name; void (*kernel)(const Step, int); } table[] = {
-#if NDIM > 2
-        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
-        {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
-        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
-        {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
-#else
-        {"forward", forward}, {"adjoint", adjoint},
-#endif
-        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
-        {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}};
+    struct { const char* name; void (*kernel)(const Step, int); } table[] = {KERNELS};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
     arguments = parameters, gridDim = {grid[0], grid[1], grid[2]};
     bool barriers = !strncmp(name, "forward", 7) || !strncmp(name, "adjoint", 7);
@@ -90,11 +93,13 @@ extern "C" void run(const char* name, const int* grid, const int* block, void** 
 class Compiled:
     """The kernels for some options; a function is its name."""
 
-    def __init__(self, folder: Path, options: tuple[str, ...]) -> None:
-        path = folder / f"waves{abs(hash(options))}.so"
-        source = Path(cuda_steps.__file__).with_name("waves.cu")
+    def __init__(self, folder: Path, name: str, options: tuple[str, ...]) -> None:
+        path = folder / f"{name}{abs(hash(options))}.so"
+        source = Path(cuda_steps.__file__).with_name(name)
         driver = path.with_suffix(".cpp")
-        driver.write_text(_PREAMBLE)
+        names = re.findall(r"^KERNEL (\w+)\(", source.read_text(), re.MULTILINE)
+        table = _WAVES if name == "waves.cu" else ", ".join(f'{{"{found}", {found}}}' for found in names)
+        driver.write_text(_PREAMBLE.replace("KERNELS", table))
         macros = [option for option in options if option.startswith("-D")]
         command = [
             COMPILER,
@@ -115,14 +120,16 @@ class Compiled:
         return self, name
 
 
+_COMPILED: dict[tuple[str, tuple[str, ...]], Compiled] = {}  # of all tests of this process
+
+
 def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the time loops of devices run in arrays of NumPy, by kernels on the host."""
-    compiled: dict[tuple[str, ...], Compiled] = {}
 
-    def kernels(device: int, options: tuple[str, ...]) -> Compiled:
-        if options not in compiled:
-            compiled[options] = Compiled(folder, options)
-        return compiled[options]
+    def kernels(device: int, name: str, options: tuple[str, ...]) -> Compiled:
+        if (name, options) not in _COMPILED:
+            _COMPILED[name, options] = Compiled(folder, name, options)
+        return _COMPILED[name, options]
 
     def launch(kernel: Any, grid: Any, block: Any, arguments: Any, ahead: int) -> None:
         made, name = kernel
@@ -130,14 +137,14 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         sizes = [(ctypes.c_int * 3)(*map(int, each)) for each in (grid, block)]
         made.library.run(name.encode(), *sizes, ctypes.c_void_p(arguments.parameters(ahead)))
 
-    monkeypatch.setattr(cuda_steps, "_device", lambda: 0)
+    monkeypatch.setattr(cuda_steps, "current_device", lambda: 0)
     monkeypatch.setattr(cuda_steps, "address_of", lambda array: array.ctypes.data)
     monkeypatch.setattr(cuda_steps, "kernels", kernels)
     monkeypatch.setattr(cuda_steps, "launch", launch)
-    monkeypatch.setattr(cuda_march, "recorded", lambda work: work)
-    monkeypatch.setattr(cuda_march, "side_streams", lambda count: [])
+    monkeypatch.setattr(cuda_clock, "recorded", lambda work: work)
+    monkeypatch.setattr(cuda_clock, "side_streams", lambda count: [])
     monkeypatch.setattr(cuda_storage, "free_memory", lambda: 1 << 40)
-    for module in (cuda_storage, cuda_march):
+    for module in (cuda_storage, cuda_clock):
         monkeypatch.setattr(module, "empty_on_host", np.empty)
         monkeypatch.setattr(module, "download", lambda array, out: np.copyto(out, array), raising=False)
         monkeypatch.setattr(module, "upload", np.copyto)

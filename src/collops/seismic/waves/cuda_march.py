@@ -1,7 +1,6 @@
 """The time loops of one shot on a device: launches that are recorded, so that a loop takes little time of the host.
 
-Everything that a step needs lies on the device: a clock there has the number of the step, so that one recording of
-several steps serves the whole loop.
+Everything that a step needs lies on the device, also its number: see :class:`Clock`.
 """
 
 from __future__ import annotations
@@ -13,22 +12,27 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
-from collops.seismic.graphs import recorded, side_streams
+from collops.seismic.waves.cuda_clock import Clock, State
+from collops.seismic.waves.cuda_media_march import on_device
 from collops.seismic.waves.cuda_steps import Arguments, CudaSteps
-from collops.seismic.waves.cuda_storage import CudaStorage, download, empty_on_host, upload
+from collops.seismic.waves.cuda_storage import CudaStorage
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.march import March as HostMarch
+from collops.seismic.waves.medium import Medium
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
-_SIDES = 7  # streams for the receivers, and for the kinds of points that layers reach
-_RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
-
 
 def make_steps(
-    tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None
-) -> CudaSteps:
+    medium: Medium, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None, xp: Any
+) -> Any:
     """Return the steps of a device; `kernels` and `threads` are for hosts."""
-    return CudaSteps(tile, slabs, dtype)
+    return medium.device_steps(slabs, dtype, xp)
+
+
+def march_for(steps: Any, loops: type[HostMarch]) -> Any:
+    """Return the time loops for steps; `loops` are the ones of hosts."""
+    return March if isinstance(steps, CudaSteps) else on_device(loops)
 
 
 class March:
@@ -49,8 +53,9 @@ class March:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
         self._storage = storage
         self._xp: Any = engine_of(c).xp
-        self._clock = self._xp.zeros(2, np.int32)
-        self._shared = {"a": self._xp.asarray(steps.a), "b": self._xp.asarray(steps.b), "c": c, "clock": self._clock}
+        self._clock = Clock(self._xp, lambda by: steps.tick(self._clockwork, by), fill is None)
+        a, b = (self._xp.asarray(values) for values in (steps.a, steps.b))
+        self._shared = {"a": a, "b": b, "c": c, "clock": self._clock.time}
         self._clockwork = steps.arguments(**self._shared)
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(storage)
@@ -64,7 +69,7 @@ class March:
             self._exchange(state.fields[turn])
             steps.forward(arguments[turn], ahead, sides)
 
-        since = self._run(step, (state,), 0, traces.shape[1] - 1)
+        since = self._clock.run(step, (state,), 0, traces.shape[1] - 1)
         self._exchange(state.fields[state.turn])
         steps.record(arguments[state.turn], since)
 
@@ -80,7 +85,7 @@ class March:
                 self._exchange(own.fields[turn])
                 steps.forward(arguments, ahead, sides)
 
-        since = self._run(step, (state, scattered), 0, traces.shape[1] - 1)
+        since = self._clock.run(step, (state, scattered), 0, traces.shape[1] - 1)
         self._exchange(scattered.fields[scattered.turn])
         steps.record(second[scattered.turn], since)
 
@@ -100,12 +105,12 @@ class March:
         backs = [self._of_turns(adjoint, **residuals, **values, image=image) for values in (near, far)]
         graphs: dict[Any, Callable[[], None]] = {}
 
-        def forward(own: _State, first: int, count: int, place: int) -> None:
+        def forward(own: State, first: int, count: int, place: int) -> None:
             def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
                 self._exchange(own.fields[turn])
                 steps.forward(moves[place][turn], ahead, sides)
 
-            self._run(step, (own,), first, count, graphs, place)
+            self._clock.run(step, (own,), first, count, graphs, place)
 
         def backward(last: int, count: int, place: int) -> None:
             def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
@@ -114,9 +119,9 @@ class March:
                 steps.adjoint(backs[place][turn], ahead, sides)
 
             base = last - count + 1
-            self._run(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
+            self._clock.run(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
 
-        def move(own: _State, first: int, last: int, stored: bool) -> None:
+        def move(own: State, first: int, last: int, stored: bool) -> None:
             if not stored:
                 return forward(own, first, last - first, 0)
             middle = min(last, first + len(store.near))
@@ -132,62 +137,17 @@ class March:
                 backward(n, 1, 1)
             backward(middle - 1, middle - first, 0)
 
-    def _run(
-        self,
-        step: Callable[[int, int, Sequence[Any]], None],
-        states: Sequence[_State],
-        first: int,
-        count: int,
-        graphs: dict[Any, Callable[[], None]] | None = None,
-        name: object = None,
-        *,
-        direction: int = 1,
-        base: int | None = None,
-    ) -> int:
-        """Do steps from number `first` on, recorded where there is one tile; wavefields are stored from `base` on.
-
-        Returns the number of steps since the time on the clock.
-        """
-        self._clock[...] = self._xp.asarray(np.array([first, first if base is None else base], np.int32))
-        turn, graphs = states[0].turn, {} if graphs is None else graphs
-
-        def several(turn: int, count: int, sides: Sequence[Any]) -> None:
-            for number in range(count):
-                step((turn + number) % 2, direction * number, sides)
-
-        since = count
-        if self._fill is None and count > 2 * _RECORDED:
-            # While the device computes these, the others are recorded.
-            eager = count % _RECORDED + _RECORDED
-            several(turn, eager, ())
-            self._steps.tick(self._clockwork, direction * eager)
-            then, since = (turn + eager) % 2, 0
-
-            def recorded_steps() -> None:
-                several(then, _RECORDED, side_streams(_SIDES))
-                self._steps.tick(self._clockwork, direction * _RECORDED)
-
-            if (name, then) not in graphs:
-                graphs[name, then] = recorded(recorded_steps)
-            for _ in range((count - eager) // _RECORDED):
-                graphs[name, then]()
-        else:
-            several(turn, count, ())
-        for state in states:
-            state.turn = (turn + count) % 2
-        return since
-
     def _exchange(self, field: LocalArray) -> None:
         """Fill the halo of a field from the neighbouring tiles."""
         if self._fill is not None:
             self._fill(field[self._steps.window])
 
-    def _at_rest(self, variables: int = 2) -> _State:
-        return _State(self._steps.shape, (variables, self._steps.elements), self._c.dtype, self._xp)
+    def _at_rest(self, variables: int = 2) -> State:
+        return State(self._steps.shape, (variables, self._steps.elements), self._c.dtype, self._xp)
 
-    def _of_turns(self, state: _State, **values: Any) -> tuple[Arguments, Arguments]:
+    def _of_turns(self, state: State, **values: Any) -> tuple[Arguments, Arguments]:
         """Return the arguments of steps from either of the two fields of a state to the other."""
-        first, second = (self._steps.arguments(**self._shared, **state.arrays(turn), **values) for turn in (0, 1))
+        first, second = (self._steps.arguments(**self._shared, **_arrays(state, turn), **values) for turn in (0, 1))
         return first, second
 
     def _source(self, shot: Shot) -> dict[str, Any]:
@@ -227,48 +187,10 @@ class March:
         }
 
 
-class _State:
-    """The state of the scheme on a device between two steps: two fields, of which number `turn` is the present one.
-
-    Copies are on the device or, if `copies_far`, on the host.
-    """
-
-    def __init__(self, shape: tuple[int, ...], memory: tuple[int, int], dtype: np.dtype, xp: Any) -> None:
-        self.fields, self.memory, self.turn = xp.zeros((2, *shape), dtype), xp.zeros(memory, dtype), 0
-        self.copies_far = False
-
-    @property
-    def bytes(self) -> int:
-        """Return the memory of a copy."""
-        return self.fields.nbytes + self.memory.nbytes
-
-    def arrays(self, turn: int) -> dict[str, LocalArray]:
-        """Return the arguments of a step from field number `turn`."""
-        memory = self.memory
-        found = {"now": self.fields[turn], "next": self.fields[1 - turn], "first": memory[0], "second": memory[1]}
-        if len(memory) > 2:  # of the adjoint, one more that takes turns
-            found |= {"second": memory[1 + turn], "earlier": memory[2 - turn]}
-        return found
-
-    def copy(self) -> _State:
-        """Return a copy."""
-        other = object.__new__(_State)
-        for name in ("fields", "memory"):
-            array = getattr(self, name)
-            copied = empty_on_host(array.shape, array.dtype) if self.copies_far else array.copy()
-            setattr(other, name, copied)
-        other.copies_far = self.copies_far
-        other.restore(self)
-        return other
-
-    def restore(self, other: _State) -> None:
-        """Take the values of another state."""
-        for name in ("fields", "memory"):
-            target, source = getattr(self, name), getattr(other, name)
-            if not self.copies_far:
-                target[...] = source
-            elif isinstance(target, np.ndarray):
-                download(source, target)
-            else:
-                upload(target, source)
-        self.turn = other.turn
+def _arrays(state: State, turn: int) -> dict[str, LocalArray]:
+    """Return the arguments of a step from field number `turn`."""
+    memory = state.memory
+    found = {"now": state.fields[turn], "next": state.fields[1 - turn], "first": memory[0], "second": memory[1]}
+    if len(memory) > 2:  # of the adjoint, one more that takes turns
+        found |= {"second": memory[1 + turn], "earlier": memory[2 - turn]}
+    return found

@@ -161,9 +161,7 @@ class Arguments:
         return self._addresses.ctypes.data
 
 
-def launch(
-    kernel: Any, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Arguments, ahead: int
-) -> None:
+def launch(kernel: Any, grid: tuple[int, int, int], block: tuple[int, int, int], arguments: Any, ahead: int) -> None:
     """Launch a kernel on the current stream."""
     import cupy
 
@@ -177,11 +175,11 @@ def address_of(array: LocalArray) -> int:
 
 
 @cache
-def kernels(device: int, options: tuple[str, ...]) -> Any:
-    """Compile waves.cu for one device."""
+def kernels(device: int, name: str, options: tuple[str, ...]) -> Any:
+    """Compile a source for one device."""
     import cupy
 
-    source = Path(__file__).with_name("waves.cu").read_text(encoding="utf-8")
+    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     with cupy.cuda.Device(device):
         return cuda_module(source, (*options, *contraction))
@@ -236,11 +234,12 @@ class _Form:
     def kernel(self, name: str) -> Any:
         """Return a kernel for the current device."""
         if name not in self._compiled:
-            self._compiled[name] = kernels(_device(), self._options).get_function(name)
+            self._compiled[name] = kernels(current_device(), "waves.cu", self._options).get_function(name)
         return self._compiled[name]
 
 
-def _device() -> int:
+def current_device() -> int:
+    """Return the number of the current device."""
     import cupy
 
     return cupy.cuda.Device().id

@@ -54,6 +54,7 @@ class Elastic(VariableDensity):
     """
 
     name = "elastic waves"
+    on_devices = False
     vanishes_at_surface = False
     requirement = ", and at least the square root of 2 times the shear velocity: Poisson's ratio must not be negative"
 

@@ -98,6 +98,8 @@ class ElasticSteps(StaggeredSteps):
         half, axes = self._half, tile.axes
         self._pairs = stress_components(axes)
         self.fields = (len(self._pairs),)
+        diagonal = range(len(self._pairs))
+        self.matrix = tuple(tuple(row if row == column else -1 for column in diagonal) for row in diagonal)
         self._matrix = normal_stresses(len(axes)).astype(dtype)
         # The index of the tile's first point in arrays of a component of velocity, and the box where it is not 0.
         self._origins = {a: tuple((half - (d != a)) * (d in axes) for d in range(3)) for a in axes}
@@ -123,11 +125,11 @@ class ElasticSteps(StaggeredSteps):
         for own, field in zip(out, self._gradient(self._divergence(u, t, None), r, None), strict=True):
             own[...] = field
 
-    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
+    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray, factor: float = 1.0) -> None:
         """Add the products of the fields whose coefficients depend on the velocity of P waves to an image."""
-        image += u[-1] * w[-1]
+        image += (factor * u[-1]) * w[-1]
         if self._tile.surface:
-            image[..., 0] += u[-2, ..., 0] * w[-2, ..., 0]
+            image[..., 0] += (factor * u[-2, ..., 0]) * w[-2, ..., 0]
 
     def column(self, c: LocalArray) -> LocalArray:
         """Return the coefficients by which the last field, where sources and receivers are, changes all fields."""

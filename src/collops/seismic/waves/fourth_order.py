@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from collops.seismic.waves.march import Fields, March, last_field
+from collops.seismic.waves.march import Fields, March
 from collops.seismic.waves.shot import Shot
 
 
@@ -39,21 +40,24 @@ class FourthOrderMarch(March):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._between = np.zeros(self._shape, self._c.dtype)  # C q, with its halo
+        self._between = self._xp.zeros(self._shape, self._c.dtype)  # C q, with its halo
         self._middle = self._between[(..., *self._tile.box)]
-        self._pair = np.empty(self._wavefield, self._c.dtype)
+        self._pair = self._xp.empty(self._wavefield, self._c.dtype)
         self._twelfth = self._c.dtype.type(1 / 12)
+
+    def _prepared(self, shot: Shot) -> Shot:
+        """Return a shot with the source of both parts, shape (steps, 2, points), from the first step on."""
+        later, now, earlier = (np.pad(shot.source, ((n, 2 - n), (0, 0))) for n in range(3))
+        return replace(shot, source=np.stack([now, self._twelfth * (later - 2 * now + earlier)], axis=1)[:-1])
 
     def _advance(self, shot: Shot, fields: Fields, n: int, w: np.ndarray | None = None) -> None:
         """Compute step n of the field, and the two parts of its wavefield in `w`."""
-        q, total = self._pair if w is None else w
-        points, inner, steps = shot.source_points, self._tile.inner, self._steps
-        earlier, source, later = (_sample(shot.source, n + by) for by in (-1, 0, 1))
+        (q, total), steps = self._pair if w is None else w, self._steps
         steps.laplacian(fields.now, fields.memory[:2], q)
-        last_field(q, inner)[points] += source
+        self._add_signal(shot, q, n)
         steps.multiply(self._c, q, self._middle)
         self._again(steps.laplacian, fields, q, total)
-        last_field(total, inner)[points] += self._twelfth * (later - 2 * source + earlier)
+        self._add_signal(shot, total, n, 1)
         self._leap(fields, total)
 
     def _scatter(self, scattered: Fields, change: np.ndarray, w: np.ndarray) -> None:
@@ -61,10 +65,10 @@ class FourthOrderMarch(March):
         (q, total), steps = self._pair, self._steps
         steps.laplacian(scattered.now, scattered.memory[:2], q)
         steps.multiply(self._c, q, self._middle)
-        self._middle += steps.product(change, w[0])
+        steps.add_product(change, w[0], self._middle)
         self._again(steps.laplacian, scattered, q, total)
         self._leap(scattered, total)
-        scattered.now[(..., *self._tile.box)] += steps.product(change, w[1])
+        steps.add_product(change, w[1], scattered.now[(..., *self._tile.box)])
 
     def _retreat(self, adjoint: Fields, w: np.ndarray, image: np.ndarray) -> None:
         """Compute a step of the adjoint field, and add its products with a stored wavefield to the image."""
@@ -72,7 +76,7 @@ class FourthOrderMarch(March):
         steps.correlate(adjoint.now[(..., *self._tile.box)], w[1], image)
         steps.transposed(adjoint.now, adjoint.memory[:2], q)
         steps.multiply(self._c, q, self._middle)
-        steps.correlate(self._twelfth * self._middle, w[0], image)
+        steps.correlate(self._middle, w[0], image, self._twelfth)
         self._again(steps.transposed, adjoint, q, total)
         self._leap(adjoint, total)
 
@@ -80,14 +84,8 @@ class FourthOrderMarch(March):
         """Apply the operator or its transpose to C q, and fill `total` with q and a twelfth of the result."""
         self._fill(self._between)
         apply(self._between, fields.memory[2:], total)
-        total *= self._twelfth
-        total += q
+        self._steps.combine(q, self._twelfth, total)
 
     def _leap(self, fields: Fields, total: np.ndarray) -> None:
         self._steps.leap(fields.now, fields.before, self._c, total)
         fields.swap()
-
-
-def _sample(source: np.ndarray, n: int) -> np.ndarray:
-    """Return the source at sample n, which is 0 before the first and after the last one."""
-    return source[n] if 0 <= n < len(source) else np.zeros_like(source[0])

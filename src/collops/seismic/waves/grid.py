@@ -39,7 +39,7 @@ class Grid:
         the field below, with the opposite sign. In elastic media the vertical stresses vanish there.
     time_order : {2, 4}
         Order of accuracy in time. A step of order 4 computes two Laplacians, and may be :math:`\sqrt{3/2}` times as
-        long. Order 4 has no kernels for devices.
+        long.
 
     Raises
     ------

@@ -21,15 +21,19 @@ class HostSteps:
     ----------
     fields : tuple of int
         As for :class:`Medium`.
+    matrix : tuple of tuple of int
+        Which coefficient is each element of the symmetric matrix C of a point, -1 for zeros.
     """
 
     fields: tuple[int, ...] = ()
+    matrix: tuple[tuple[int, ...], ...] = ((0,),)
+    _xp: Any = np  # of the arrays
     laplacian: Any  # (u, memory, out): fill `out` with L u; memory variables of the layers advance
     transposed: Any  # likewise with the transpose of L
 
     def __init__(self, tile: Tile, dtype: np.dtype) -> None:
         self._tile, self._dtype, self._box = tile, dtype, (..., *tile.box)
-        self._buffers: list[np.ndarray] = []  # kept from step to step: new memory would take longer than the work on it
+        self._buffers: dict[int, np.ndarray] = {}  # kept: new memory would take longer than the work on it
 
     def forward(
         self,
@@ -59,7 +63,7 @@ class HostSteps:
         self.laplacian(u, memory, w)
         self.leap(u, before, c, w)
         if scatter is not None:
-            before[self._box] += self.product(*scatter)
+            self.add_product(*scatter, before[self._box])
 
     def adjoint(
         self, u: np.ndarray, before: np.ndarray, memory: np.ndarray, c: np.ndarray, w: np.ndarray, image: np.ndarray
@@ -89,16 +93,25 @@ class HostSteps:
         """Fill `out` with the product of the coefficients with fields."""
         np.multiply(c, w, out=out)
 
-    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
-        """Add the product of fields to an image."""
-        image += u * w
+    def add_product(self, c: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+        """Add the product of the coefficients with fields to `out`."""
+        out += self.product(c, w)
+
+    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray, factor: float = 1.0) -> None:
+        """Add the product of fields, the first multiplied by a factor, to an image."""
+        image += (u if factor == 1 else factor * u) * w
+
+    def combine(self, u: np.ndarray, factor: float, w: np.ndarray) -> None:
+        """Replace w by its multiple plus u."""
+        w *= factor
+        w += u
 
     def column(self, c: LocalArray) -> LocalArray:
         """Return the coefficients by which the last field, where sources and receivers are, changes all fields."""
         return c
 
     def _buffer(self, number: int) -> np.ndarray:
-        """Return one of three arrays of fields on the tile."""
-        if not self._buffers:
-            self._buffers = [np.empty((*self.fields, *self._tile.inner), self._dtype) for _ in range(3)]
+        """Return one of several arrays of fields on the tile."""
+        if number not in self._buffers:
+            self._buffers[number] = self._xp.empty((*self.fields, *self._tile.inner), self._dtype)
         return self._buffers[number]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from collops.extend.engines import engine_of
 from collops.seismic.host_kernels import uses_numba
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.medium import Medium
@@ -16,15 +17,15 @@ from collops.seismic.waves.storage import Reversal, Storage
 
 
 def make_steps(
-    tile: Tile,
-    slabs: Sequence[Slab],
-    dtype: np.dtype,
-    kernels: str | None,
-    threads: int | None,
-    medium: Medium | None = None,
+    medium: Medium, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None, xp: Any
 ) -> Any:
-    """Return the steps of hosts, compiled or in plain NumPy, for a medium with constant density or another one."""
-    return (medium or Medium(tile)).host_steps(uses_numba(kernels, "waves propagate"), slabs, dtype, threads)
+    """Return the steps of hosts, compiled or in plain NumPy."""
+    return medium.host_steps(uses_numba(kernels, "waves propagate"), slabs, dtype, threads)
+
+
+def march_for(steps: Any, loops: type[March]) -> type[March]:
+    """Return the time loops for steps: `loops`."""
+    return loops
 
 
 class Fields:
@@ -90,6 +91,7 @@ class March:
     ) -> None:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill or (lambda field: None)
         self._memory, self._storage = (2 * self.laplacians, memory), storage
+        self._xp: Any = engine_of(c).xp
         self._shape = (*steps.fields, *tile.shape)
         self._wavefield = (*self.parts, *steps.fields, *tile.inner)
         self._column = steps.column(c).reshape(*steps.fields, -1)
@@ -97,22 +99,26 @@ class March:
 
     def model(self, shot: Shot, traces: np.ndarray) -> None:
         """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
-        fields, samples = self._at_rest(), traces.shape[1]
-        for n in range(-self.lead, samples):
+        fields, shot = self._at_rest(), self._prepared(shot)
+
+        def step(n: int) -> None:
             self._record(fields, shot, traces, n)
-            if n + 1 < samples:
-                self._advance(shot, fields, n)
+            self._advance(shot, fields, n)
+
+        self._record(fields, shot, traces, self._run(step, (fields,), traces.shape[1] - 1))
 
     def linearised(self, shot: Shot, change: np.ndarray, traces: np.ndarray) -> None:
         """Fill `traces` with their derivative along a change of c, of the same shape."""
-        fields, scattered, samples = self._at_rest(), self._at_rest(), traces.shape[1]
-        w = np.empty(self._wavefield, self._c.dtype)
-        for n in range(-self.lead, samples):
+        fields, scattered, shot = self._at_rest(), self._at_rest(), self._prepared(shot)
+        w = self._xp.empty(self._wavefield, self._c.dtype)
+
+        def step(n: int) -> None:
             self._record(scattered, shot, traces, n)
-            if n + 1 < samples:
-                self._fill(fields.now)
-                self._advance(shot, fields, n, w)
-                self._scatter(scattered, change, w)
+            self._fill(fields.now)
+            self._advance(shot, fields, n, w)
+            self._scatter(scattered, change, w)
+
+        self._record(scattered, shot, traces, self._run(step, (fields, scattered), traces.shape[1] - 1))
 
     def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray) -> None:
         r"""Add to `image` the sum over time of :math:`\kappa w`: the transpose of :meth:`linearised`, multiplied by c.
@@ -121,23 +127,32 @@ class March:
         """
         if self._reversal is None:
             self._reversal = Reversal(self._storage, self._wavefield, self._c.dtype)
-        adjoint, column = self._at_rest(), self._column[..., shot.receiver_points]
+        adjoint, shot = self._at_rest(), self._prepared(shot)
 
         def advance(fields: Fields, number: int, w: np.ndarray | None) -> None:
             self._fill(fields.now)
             self._advance(shot, fields, number - self.lead, w)
 
         for number, w in self._reversal.walk(self._at_rest(), advance):
-            # The field at the next step: what the later residuals cause, and the residual of that step.
-            residual = shot.spread @ traces[:, number - self.lead + 1]
-            self._add(adjoint.now, shot.receiver_points, column * residual)
+            self._add_residual(shot, adjoint, traces, number - self.lead)
             self._fill(adjoint.now)
             self._retreat(adjoint, w, image)
 
-    def _at_rest(self) -> Fields:
+    def _run(self, step: Callable[[int], None], states: Sequence[Fields], last: int) -> int:
+        """Do the steps from the first one to the one before `last`, and return the number of this one."""
+        for n in range(-self.lead, last):
+            step(n)
+        return last
+
+    def _at_rest(self) -> Any:
         return Fields(self._shape, self._memory, self._c.dtype)
 
+    def _prepared(self, shot: Shot) -> Shot:
+        """Return a shot as steps need it: its source begins at the first step."""
+        return shot
+
     def _record(self, fields: Fields, shot: Shot, traces: np.ndarray, n: int) -> None:
+        """Fill the halo of the present field, and sample the receivers."""
         self._fill(fields.now)
         if n >= 0:
             traces[:, n] = shot.receivers @ last_field(fields.now, self._tile.shape)
@@ -145,10 +160,9 @@ class March:
     def _advance(self, shot: Shot, fields: Fields, n: int, w: np.ndarray | None = None) -> None:
         """Compute step n of the field, whose halo is filled, and its Laplacian with the source in `w`."""
         self._steps.forward(fields.now, fields.before, fields.memory, self._c, w)
-        points, source = shot.source_points, shot.source[n]
-        self._add(fields.before, points, self._column[..., points] * source)
+        self._add_source(shot, fields.before, n)
         if w is not None:
-            last_field(w, self._tile.inner)[points] += source
+            self._add_signal(shot, w, n)
         fields.swap()
 
     def _scatter(self, scattered: Fields, change: np.ndarray, w: np.ndarray) -> None:
@@ -161,11 +175,24 @@ class March:
         self._steps.adjoint(adjoint.now, adjoint.before, adjoint.memory, self._c, w, image)
         adjoint.swap()
 
+    def _add_source(self, shot: Shot, field: np.ndarray, n: int) -> None:
+        """Add the source of step n to the field after it."""
+        self._add(field, shot.source_points, shot.source[n])
+
+    def _add_signal(self, shot: Shot, w: np.ndarray, n: int, part: int = 0) -> None:
+        """Add the source of step n to a part of its wavefield."""
+        signal = shot.source[n + self.lead]
+        last_field(w, self._tile.inner)[shot.source_points] += signal[part] if self.parts else signal
+
+    def _add_residual(self, shot: Shot, adjoint: Fields, traces: np.ndarray, n: int) -> None:
+        """Add the residual of the step after n to the field that later residuals cause."""
+        self._add(adjoint.now, shot.receiver_points, shot.spread @ traces[:, n + 1])
+
     def _add(self, field: np.ndarray, points: np.ndarray, values: np.ndarray) -> None:
-        """Add values at points of the tile to a field with halo."""
+        """Add values on the last field, multiplied by c, to fields with halo at points of the tile."""
         if points.size:
             inner = field[(..., *self._tile.box)]
-            inner[(..., *np.unravel_index(points, self._tile.inner))] += values
+            inner[(..., *np.unravel_index(points, self._tile.inner))] += self._column[..., points] * values
 
 
 def last_field(fields: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

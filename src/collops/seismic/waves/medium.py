@@ -103,6 +103,16 @@ class Medium:
             from collops.seismic.waves.numpy_steps import Steps
         return Steps(self.tile, slabs, dtype, threads)
 
+    def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
+        """Return the steps of a device, of which `xp` is the module of arrays."""
+        if self.tile.grid.time_order == 2:
+            from collops.seismic.waves.cuda_steps import CudaSteps
+
+            return CudaSteps(self.tile, slabs, dtype)
+        from collops.seismic.waves.cuda_media_steps import CudaLaplacianSteps
+
+        return CudaLaplacianSteps(self.tile, slabs, dtype, xp)
+
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
         from collops.seismic.waves.jax_steps import TracedSteps

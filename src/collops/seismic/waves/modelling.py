@@ -127,8 +127,6 @@ class Modelling:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
         if not self.medium.on_devices:
             check_host(model, f"with {self.medium.name} the model")
-        if self.grid.time_order > 2:
-            check_host(model, f"of order {self.grid.time_order} in time the model")
         xp = model.engine.xp
         velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
         invalid = not (bool(xp.isfinite(velocity).all() & (velocity > 0).all()) and self.medium.admits(velocity))
@@ -151,11 +149,10 @@ class Modelling:
         engine = engine_of(velocity)
         loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
-            other = () if self.medium.on_devices else (self.medium,)
-            options = self._kernels, self.threads
-            self._steps[engine] = loops.make_steps(self.tile, slabs, self.dtype, *options, *other)
+            options = self._kernels, self.threads, engine.xp
+            self._steps[engine] = loops.make_steps(self.medium, slabs, self.dtype, *options)
         c = self._scaled(self.medium.coefficients(engine.xp.square(velocity))).astype(self.dtype)
-        kind = loops.March if self.grid.time_order == 2 else self.time_loops
+        kind = loops.march_for(self._steps[engine], self.time_loops)
         memory = self.row_elements(self.tile)
         return kind(self.tile, self._steps[engine], memory, c, self._fill, self.storage)
 

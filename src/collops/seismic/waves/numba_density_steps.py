@@ -14,7 +14,10 @@ from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.numba_products import NumbaProducts
 from collops.seismic.waves.staggered_steps import Recursion, StaggeredSteps
+
+_ROWS = 16  # of a task
 
 
 class NumbaStaggeredSteps(StaggeredSteps):
@@ -46,12 +49,6 @@ class NumbaStaggeredSteps(StaggeredSteps):
             _decay(own, recursion.axis, recursion.a.reshape(-1), recursion.b.reshape(-1), *places)
         return own, target
 
-    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
-        """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
-        flat, begin, strides = _flat(u, self._tile.halo)
-        with limited_threads(self._thread_count):
-            _next(flat, before.reshape(-1), begin, strides, c, w)
-
     def _run(
         self, kernel: Any, x: np.ndarray, start: Sequence[int], axis: int, weights: np.ndarray, *others: Any
     ) -> None:
@@ -60,7 +57,7 @@ class NumbaStaggeredSteps(StaggeredSteps):
             kernel(flat, begin, strides, strides[axis], tuple(weights), *others)
 
 
-class NumbaDensitySteps(NumbaStaggeredSteps, DensitySteps):
+class NumbaDensitySteps(NumbaProducts, NumbaStaggeredSteps, DensitySteps):
     """The steps of NumPy, with the same bits. Fluxes are in memory that the next step overwrites."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
@@ -98,7 +95,6 @@ def _compiled(dtype: str, order: int) -> None:
         _fill_flux(*stencil, empty, *stencil[:3])
         _add_change(*stencil, empty, False)
         part = empty.reshape(-1), 0, (1, 1, 1)
-        _next(part[0], *part, empty, empty)
         _decay(empty, 0, part[0], part[0], *part, *part)
 
 
@@ -110,9 +106,11 @@ def _compiled(dtype: str, order: int) -> None:
 def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps):
     """Fill a box of the flat array `out` with staggered derivatives of the flat array `x` times the buoyancy."""
     planes, rows, n = buoyancy.shape
-    for plane in prange(planes):
-        i = np.int64(plane)  # the index of a parallel loop is unsigned, and with a signed integer would become a float
-        for j in range(rows):
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
+        number = np.int64(task)  # the index of a parallel loop is unsigned
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
             base, step = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across)
             to, factors = np.uint64(start + i * jumps[0] + j * jumps[1]), buoyancy[i, j]
             for m in range(np.uint64(n)):
@@ -126,9 +124,11 @@ def _flux_kernel(x, begin, strides, across, weights, buoyancy, out, start, jumps
 def _change_kernel(x, begin, strides, across, weights, out, adds):
     """Fill `out` with staggered derivatives of the flat array `x`, or add them."""
     planes, rows, n = out.shape
-    for plane in prange(planes):
-        i = np.int64(plane)
-        for j in range(rows):
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
+        number = np.int64(task)
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
             base, step, row = np.uint64(begin + i * strides[0] + j * strides[1]), np.uint64(across), out[i, j]
             for m in range(np.uint64(n)):
                 total = weights[0] * (x[base + m] - x[base + m - step])
@@ -138,25 +138,14 @@ def _change_kernel(x, begin, strides, across, weights, out, adds):
 
 
 @cached_njit(parallel=True, nogil=True, error_model="numpy")
-def _leap_kernel(u, before, begin, strides, c, w):
-    """Compute the next field in the memory of the one before."""
-    planes, rows, n = c.shape
-    for plane in prange(planes):
-        i = np.int64(plane)
-        for j in range(rows):
-            base, factors, laplacian, two = begin + i * strides[0] + j * strides[1], c[i, j], w[i, j], c.dtype.type(2)
-            for m in range(np.uint64(n)):
-                at = np.uint64(base) + m
-                before[at] = (two * u[at] - before[at]) + factors[m] * laplacian[m]
-
-
-@cached_njit(parallel=True, nogil=True, error_model="numpy")
 def _decay_kernel(own, axis, a, b, drive, begin, strides, target, start, jumps):
     """Advance a memory variable, and add it to a box of the target; `a` and `b` vary along the axis."""
     planes, rows, n = own.shape
-    for plane in prange(planes):
-        i = np.int64(plane)
-        for j in range(rows):
+    blocks = (rows + _ROWS - 1) // _ROWS
+    for task in prange(planes * blocks):
+        number = np.int64(task)
+        i, first = number // blocks, number % blocks * _ROWS
+        for j in range(first, min(first + _ROWS, rows)):
             row, base = own[i, j], np.uint64(begin + i * strides[0] + j * strides[1])
             to = np.uint64(start + i * jumps[0] + j * jumps[1])
             if axis == 2:
@@ -165,13 +154,12 @@ def _decay_kernel(own, axis, a, b, drive, begin, strides, target, start, jumps):
                     target[to + m] += row[m]
             else:
                 place = i if axis == 0 else j
-                first, second = a[place], b[place]
+                fed, kept = a[place], b[place]
                 for m in range(np.uint64(n)):
-                    row[m] = second * row[m] + first * drive[base + m]
+                    row[m] = kept * row[m] + fed * drive[base + m]
                     target[to + m] += row[m]
 
 
 _decay: Any = _decay_kernel
 _fill_flux: Any = _flux_kernel
 _add_change: Any = _change_kernel
-_next: Any = _leap_kernel

@@ -10,9 +10,10 @@ import numpy as np
 from collops.seismic.waves.elastic_steps import ElasticSteps, Term
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.numba_density_steps import NumbaStaggeredSteps
+from collops.seismic.waves.numba_products import NumbaProducts
 
 
-class NumbaElasticSteps(NumbaStaggeredSteps, ElasticSteps):
+class NumbaElasticSteps(NumbaStaggeredSteps, ElasticSteps, NumbaProducts):
     """The steps of NumPy, with the same bits. Results are in memory that the next step overwrites."""
 
     def __init__(self, tile: Tile, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None, *medium: Any) -> None:
@@ -24,11 +25,6 @@ class NumbaElasticSteps(NumbaStaggeredSteps, ElasticSteps):
             array = np.zeros([n + sum(pair) for n, pair in zip(shape, margins, strict=True)], dtype)
             box = tuple(slice(before, before + n) for n, (before, _) in zip(shape, margins, strict=True))
             self._velocities[a] = array, array[box]
-
-    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
-        """Replace `before` by the fields after `u`, of which `w` is the Laplacian."""
-        for field in zip(u, before, c, w, strict=True):
-            super().leap(*field)
 
     def _sum(self, terms: Sequence[Term], begin: Sequence[int], shape: Sequence[int]) -> np.ndarray:
         key = tuple(term.key for term in terms)

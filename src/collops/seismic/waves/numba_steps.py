@@ -18,7 +18,7 @@ from numba import prange
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.host_steps import HostSteps
+from collops.seismic.waves.numba_products import NumbaProducts
 from collops.seismic.waves.numba_vectors import (
     add_adjoint,
     advance_psi,
@@ -28,6 +28,7 @@ from collops.seismic.waves.numba_vectors import (
     recede_t,
     stencil,
 )
+from collops.seismic.waves.vti_steps import VTISteps
 
 _ROW_BLOCK = 16  # rows of a task: with the planes of the stencil, they fit the L2 cache
 _VECTOR_BYTES = 64
@@ -211,17 +212,6 @@ def _sweep(
         )
 
 
-@cached_njit(parallel=True, **_OPTIONS)
-def _leaps(u, before, c, w, tile, strides):
-    """Compute the next field from a Laplacian with layers; arguments as for `_sweep`."""
-    planes, rows, n, origin, block, _ = tile
-    for task in prange((rows + block - 1) // block):
-        for i in range(planes):
-            for j in range(task * block, min(rows, task * block + block)):
-                flat = (i * rows + j) * n
-                _leap(before, u, origin + i * strides[0] + j * strides[1], c, flat, w, flat, n)
-
-
 @cache
 def _compiled(dtype: str, order: int, ndim: int) -> None:
     """Compile the kernel for a type of grids, or load it from the cache on disk. Later calls do not compile."""
@@ -231,8 +221,6 @@ def _compiled(dtype: str, order: int, ndim: int) -> None:
     sweep: Any = _sweep
     with compilation_lock(sweep, "waves"):
         sweep(_FIRST, *_lanes(none.dtype), none, none, np.empty((2, 0), dtype), *[none] * 4, *constants)
-        leaps: Any = _leaps
-        leaps(*[none] * 4, constants[0], (1, 1, 1))
 
 
 def _lanes(dtype: np.dtype) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -254,7 +242,7 @@ def _stencils(
     return strides, across, totals, seconds.ravel(), firsts.ravel(), *numbers
 
 
-class Steps(HostSteps):
+class Steps(NumbaProducts):
     """The steps of :class:`collops.seismic.waves.numpy_steps.Steps`, with the same parameters, compiled."""
 
     def __init__(
@@ -268,7 +256,7 @@ class Steps(HostSteps):
         super().__init__(tile, dtype)
         axes = tile.axes if axes is None else axes
         slabs = [slab for slab in slabs if slab.axis in axes]
-        self._threads = threads = checked_threads(threads)
+        self._thread_count = threads = checked_threads(threads)
         strides = tuple(math.prod(tile.shape[axis + 1 :]) for axis in range(3))
         origin = sum(width * stride for width, stride in zip(tile.halo, strides, strict=True))
         shares = threads * max(1, round(tile.inner[1] / (_ROW_BLOCK * threads)))  # equally many for each thread
@@ -316,18 +304,20 @@ class Steps(HostSteps):
         none = self._none
         self._run((_SECOND_ADJOINT, _FIRST_ADJOINT, _ADJOINT), u, none, memory, none, out, none, none)
 
-    def leap(self, u: np.ndarray, before: np.ndarray, c: np.ndarray, w: np.ndarray) -> None:
-        """Replace `before` by the field after `u`, of which `w` is the Laplacian."""
-        leaps: Any = _leaps
-        with limited_threads(self._threads):
-            leaps(*(array.reshape(-1) for array in (u, before, c, w)), self._constants[0], self._constants[4])
-
     def _run(self, stages: Sequence[int], u: np.ndarray, before: np.ndarray, memory: np.ndarray, *others: Any) -> None:
         arrays = u.reshape(-1), before.reshape(-1), memory, *(array.reshape(-1) for array in others)
         sweep: Any = _sweep
-        with limited_threads(self._threads):
+        with limited_threads(self._thread_count):
             for stage in stages if memory.size else stages[-1:]:
                 sweep(stage, *self._lanes, *arrays, *self._constants)
+
+
+class NumbaVTISteps(NumbaProducts, VTISteps):
+    """The steps of :class:`VTISteps` with compiled products; parameters likewise, and the number of threads."""
+
+    def __init__(self, tile: Tile, dtype: np.dtype, threads: int | None, horizontal: Any, vertical: Any) -> None:
+        super().__init__(tile, dtype, horizontal, vertical)
+        self._thread_count = checked_threads(threads)
 
 
 def _entries(slab: Slab, axes: Sequence[int], slabs: Sequence[Slab]) -> tuple[int, ...]:

@@ -206,9 +206,8 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the density
-            varies, the medium is VTI, elastic or viscoacoustic, or the grid is of fourth order in time; if it is of JAX
-            without 64-bit numbers, and `dtype` is float64.
+            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the medium is
+            elastic or viscoacoustic; if it is of JAX without 64-bit numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number or too small for the shear velocity, or the time step
             is too long for the largest one.

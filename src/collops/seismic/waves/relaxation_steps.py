@@ -90,9 +90,17 @@ class RelaxationSteps(HostSteps):
         """Fill `out` with the product of the coefficients with fields."""
         self._steps.multiply(c, w, out)
 
-    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
-        """Add the product of fields to an image."""
-        self._steps.correlate(u, w, image)
+    def add_product(self, c: np.ndarray, w: np.ndarray, out: np.ndarray) -> None:
+        """Add the product of the coefficients with fields to `out`."""
+        self._steps.add_product(c, w, out)
+
+    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray, factor: float = 1.0) -> None:
+        """Add the product of fields, the first multiplied by a factor, to an image."""
+        self._steps.correlate(u, w, image, factor)
+
+    def combine(self, u: np.ndarray, factor: float, w: np.ndarray) -> None:
+        """Replace w by its multiple plus u."""
+        self._steps.combine(u, factor, w)
 
     def column(self, c: LocalArray) -> LocalArray:
         """Return the coefficients by which the last field, where sources and receivers are, changes all fields."""

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.medium import Medium, grid_values
 from collops.seismic.waves.shot import Shot
@@ -42,7 +43,6 @@ class VariableDensity(Medium):
     """
 
     name = "variable density"
-    on_devices = False
 
     def __init__(self, tile: Tile, density: ArrayLike) -> None:
         values = grid_values("density", density, tile.grid)
@@ -61,7 +61,7 @@ class VariableDensity(Medium):
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the coefficients for the squared velocity on the tile."""
-        return self.density.astype(square.dtype, copy=False) * square
+        return engine_of(square).xp.asarray(self.density.astype(square.dtype, copy=False)) * square
 
     def shot(self, shot: Shot) -> Shot:
         """Return a shot whose source is divided by the density at its points."""
@@ -75,6 +75,12 @@ class VariableDensity(Medium):
         else:
             from collops.seismic.waves.density_steps import DensitySteps
         return DensitySteps(self.tile, slabs, dtype, threads, self.buoyancy)
+
+    def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
+        """Return the steps of a device, of which `xp` is the module of arrays."""
+        from collops.seismic.waves.cuda_media_steps import CudaDensitySteps
+
+        return CudaDensitySteps(self.tile, slabs, dtype, xp, self.buoyancy)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""

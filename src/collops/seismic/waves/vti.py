@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.medium import Medium, grid_values
 from collops.seismic.waves.stencil import largest_wavenumber
@@ -50,7 +51,6 @@ class VTI(Medium):
     """
 
     name = "VTI anisotropy"
-    on_devices = False
     fields = (2,)
 
     def __init__(self, tile: Tile, epsilon: ArrayLike, delta: ArrayLike) -> None:
@@ -74,18 +74,28 @@ class VTI(Medium):
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the elements (0, 0), (0, 1) and (1, 1) of the matrix, multiplied by the squared velocity."""
-        return self._matrix.astype(square.dtype, copy=False) * square
+        return engine_of(square).xp.asarray(self._matrix.astype(square.dtype, copy=False)) * square
 
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
+        if compiled:
+            from collops.seismic.waves.numba_steps import NumbaVTISteps, Steps
+
+            parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
+            return NumbaVTISteps(self.tile, dtype, threads, *parts)
+        from collops.seismic.waves.numpy_steps import Steps
         from collops.seismic.waves.vti_steps import VTISteps
 
-        if compiled:
-            from collops.seismic.waves.numba_steps import Steps
-        else:
-            from collops.seismic.waves.numpy_steps import Steps
         parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
         return VTISteps(self.tile, dtype, *parts)
+
+    def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
+        """Return the steps of a device, of which `xp` is the module of arrays."""
+        from collops.seismic.waves.cuda_media_steps import CudaLaplacianSteps, CudaVTISteps
+
+        arguments = self.tile, slabs, dtype, xp
+        parts = (CudaLaplacianSteps(*arguments, axes, CudaVTISteps.matrix) for axes in self._axes)
+        return CudaVTISteps(self.tile, dtype, xp, *parts)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""

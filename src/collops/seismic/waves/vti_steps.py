@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,11 @@ class VTISteps(HostSteps):
     """
 
     fields = (2,)
+    matrix = ((0, 1), (1, 2))
 
     def __init__(self, tile: Tile, dtype: np.dtype, horizontal: Any, vertical: Any) -> None:
         super().__init__(tile, dtype)
         self._parts = horizontal, vertical
-        self._part = np.empty(tile.inner, dtype)
 
     def laplacian(self, u: np.ndarray, memory: np.ndarray, out: np.ndarray) -> None:
         """Fill `out`, on the tile, with the derivatives of both fields."""
@@ -55,15 +56,19 @@ class VTISteps(HostSteps):
             np.multiply(c[row + 1], w[1], out=self._part)
             own += self._part
 
-    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray) -> None:
-        """Add the inner products of fields to an image."""
-        for one, two in zip(u, w, strict=True):
+    def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray, factor: float = 1.0) -> None:
+        """Add the inner products of fields, the first multiplied by a factor, to an image."""
+        for one, two in zip(u if factor == 1 else factor * u, w, strict=True):
             np.multiply(one, two, out=self._part)
             image += self._part
 
     def column(self, c: LocalArray) -> LocalArray:
         """Return the second columns of the matrices."""
         return c[1:]
+
+    @cached_property
+    def _part(self) -> np.ndarray:
+        return np.empty(self._tile.inner, self._dtype)
 
     def _stacked(self, fields: list[LocalArray]) -> LocalArray:
         return np.stack(fields)

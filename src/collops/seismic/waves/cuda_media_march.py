@@ -1,0 +1,154 @@
+"""The time loops of any medium on a device: those of hosts, with sources, receivers and storage on the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from collops.extend.arrays import LocalArray
+from collops.seismic.waves.cuda_clock import Clock, State
+from collops.seismic.waves.cuda_storage import CudaStorage
+from collops.seismic.waves.march import March
+from collops.seismic.waves.media_kernels import Wavefield
+from collops.seismic.waves.shot import Shot
+from collops.seismic.waves.storage import Segments
+
+
+class _DeviceShot(NamedTuple):
+    """A shot on the device: the arguments of the kernels for its source, its receivers and its residuals."""
+
+    source: dict[str, Any]
+    receivers: dict[str, Any]
+    residuals: dict[str, Any]
+
+
+class DeviceLoops(March):
+    """Time loops whose steps are numbered relative to the clock of the device, so that they can be recorded.
+
+    :func:`on_device` derives the loops of a device from this class and from loops of hosts. Parameters and methods as
+    for :class:`March`; `c` and the arrays of all methods are on the device.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        recordable = arguments[4] is None  # without an exchange of halos
+        self._clock = Clock(self._xp, lambda by: self._launch("tick", {"count": 1}, by), recordable)
+        self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
+        self._segments = Segments(self._storage)
+
+    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray) -> None:
+        """Add to `image` what :meth:`March.migrate` does."""
+        state, adjoint, own = self._at_rest(), self._at_rest(), self._prepared(shot)
+        if self._store is None:
+            self._store = CudaStorage(self._storage, self._wavefield, self._c.dtype, state.bytes, self._xp)
+        store, graphs = self._store, {}
+        state.copies_far = store.checkpoints_far
+
+        def forward(first: int, count: int, place: Callable[[int], Any] | None) -> None:
+            def step(n: int) -> None:
+                self._fill(state.now)
+                self._advance(own, state, n, None if place is None else place(n))
+
+            self._loop(step, (state,), first, count, graphs, ("forward", place), base=first)
+
+        def backward(last: int, count: int, place: Callable[[int], Any]) -> None:
+            def step(n: int) -> None:
+                self._add_residual(own, adjoint, traces, n)
+                self._fill(adjoint.now)
+                self._retreat(adjoint, place(n), image)
+
+            base = last - count + 1
+            self._loop(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
+
+        def near(n: int) -> Any:
+            return Wavefield(store.near, self._clock.time, n)
+
+        def far(n: int) -> Any:
+            return store.buffer
+
+        def move(moved: State, first: int, last: int, stored: bool) -> None:
+            if not stored:
+                return forward(first, last - first, None)
+            middle = min(last, first + len(store.near))
+            forward(first, middle - first, near)
+            for n in range(middle, last):
+                forward(n, 1, far)
+                store.store(n - middle)
+
+        for first, last in self._segments.visit(state, move):
+            middle = min(last, first + len(store.near))
+            for n in range(last - 1, middle - 1, -1):
+                store.load(n - middle)
+                backward(n, 1, far)
+            backward(middle - 1, middle - first, near)
+
+    def _loop(
+        self,
+        step: Callable[[int], None],
+        states: Sequence[State],
+        first: int,
+        count: int,
+        graphs: dict[Any, Callable[[], None]] | None = None,
+        name: object = None,
+        *,
+        direction: int = 1,
+        base: int = 0,
+    ) -> int:
+        """Do steps, of which number 0 is the first one of the loops; see :meth:`Clock.run`."""
+
+        def turned(turn: int, ahead: int, sides: Sequence[Any]) -> None:
+            for state in states:
+                state.turn = turn
+            step(ahead)
+
+        first, base = first - self.lead, base - self.lead
+        return self._clock.run(turned, states, first, count, graphs, name, direction=direction, base=base)
+
+    def _run(self, step: Callable[[int], None], states: Any, last: int) -> int:
+        return self._loop(step, states, 0, last + self.lead)
+
+    def _at_rest(self) -> Any:
+        return State(self._shape, self._memory, self._c.dtype, self._xp)
+
+    def _prepared(self, shot: Shot) -> Any:
+        shot, xp = super()._prepared(shot), self._xp
+        points = {"points": xp.asarray(shot.source_points.astype(np.int64)), "count": len(shot.source_points)}
+        source = {"signal": xp.asarray(shot.source), "lead": self.lead, "parts": math.prod(self.parts), **points}
+        residuals = _stations(shot.spread, xp)
+        residuals["points"] = xp.asarray(shot.receiver_points.astype(np.int64))
+        return _DeviceShot(source, _stations(shot.receivers, xp), residuals)
+
+    def _record(self, fields: Any, shot: Any, traces: LocalArray, n: int) -> None:
+        self._fill(fields.now)
+        self._launch("record", shot.receivers, n, u=fields.now, traces=traces, samples=traces.shape[1])
+
+    def _add_source(self, shot: Any, field: LocalArray, n: int) -> None:
+        self._launch("add_source", shot.source, n, before=field[(..., *self._tile.box)], c=self._c)
+
+    def _add_signal(self, shot: Any, w: Any, n: int, part: int = 0) -> None:
+        self._launch("add_signal", shot.source, n, w=w, part=part)
+
+    def _add_residual(self, shot: Any, adjoint: Any, traces: LocalArray, n: int) -> None:
+        fields = {"u": adjoint.now[(..., *self._tile.box)], "c": self._c}
+        self._launch("add_residual", shot.residuals, n, traces=traces, samples=traces.shape[1], **fields)
+
+    def _launch(self, name: str, stations: dict[str, Any], ahead: int, **values: Any) -> None:
+        """Launch a kernel for sources or receivers."""
+        self._steps.kernels.several(name, ahead=ahead, clock=self._clock.time, **stations, **values)
+
+
+@cache
+def on_device(loops: type[March]) -> type[March]:
+    """Return the time loops of a device with the steps of loops of hosts."""
+    return type(f"Device{loops.__name__}", (DeviceLoops, loops), {})
+
+
+def _stations(matrix: csr_array, xp: Any) -> dict[str, Any]:
+    """Return the arguments of kernels for the rows of a sparse matrix, on the device."""
+    rows, columns = (xp.asarray(part.astype(np.int32)) for part in (matrix.indptr, matrix.indices))
+    return {"count": matrix.shape[0], "rows": rows, "columns": columns, "weights": xp.asarray(matrix.data)}

@@ -1,0 +1,228 @@
+"""The launches of the kernels in ``media.cu``: parts of a step of any medium, on arrays of a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collops.extend.arrays import LocalArray
+from collops.seismic.waves import cuda_steps
+from collops.seismic.waves.grid import Tile
+
+# As in media.cu.
+_WIDTH, _LINE, _LINES, _LAYERS = 8, 32, 8, 6
+_BLOCK = (_LINE, _LINES, 1)
+_VIEWS = ("u", "before", "w", "out")
+_ADDRESSES = ("first", "second", "a", "b", "c", "image")
+_ADDRESSES += ("clock", "rows", "columns", "weights", "points", "signal", "traces")
+
+
+class Wavefield:
+    """Arrays of which the clock of a device chooses one: the number of the step less that of the first one stored.
+
+    It has the shape of one of them, and is indexed like it along the first axes.
+
+    Parameters
+    ----------
+    arrays : array
+        The first axis is the time.
+    clock : array
+        Of :class:`Clock`.
+    ahead : int
+        Steps since the time on the clock.
+    """
+
+    def __init__(self, arrays: LocalArray, clock: LocalArray, ahead: int) -> None:
+        self.arrays, self.clock, self.ahead = arrays, clock, ahead
+
+    def __len__(self) -> int:
+        return self.arrays.shape[1]
+
+    def __getitem__(self, index: int) -> Wavefield:
+        if index >= len(self):
+            raise IndexError(index)
+        return Wavefield(self.arrays[:, index], self.clock, self.ahead)
+
+
+class Variable(NamedTuple):
+    """A memory variable of a layer, in an array of a shape that begins at an offset.
+
+    It differs from zero where first <= index along the axis < last, and the array begins at the index `begin`. Its
+    coefficients `a` and `b` begin at the index `profile`.
+    """
+
+    offset: int
+    shape: Sequence[int]
+    begin: int
+    first: int
+    last: int
+    a: np.ndarray
+    b: np.ndarray
+    profile: int
+
+
+class MediaKernels:
+    """The kernels with the constants of a tile.
+
+    Parameters
+    ----------
+    tile : Tile
+        The tile.
+    dtype : numpy.dtype
+        float32 or float64.
+    xp : module
+        Of arrays on the device.
+    matrix : tuple of tuple of int
+        As of :class:`HostSteps`.
+    layers : sequence of tuple
+        The axis of each layer, and its first and second memory variable.
+    """
+
+    def __init__(
+        self,
+        tile: Tile,
+        dtype: np.dtype,
+        xp: Any,
+        matrix: tuple[tuple[int, ...], ...],
+        layers: Sequence[tuple[int, Variable, Variable]] = (),
+    ) -> None:
+        self._tile = tile
+        self._compiled: dict[str, Any] = {}
+        double = ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)
+        self._options = (f"-DHALF={tile.grid.order // 2}", f"-DFIELDS={len(matrix)}", *double)
+        self._step = step = np.zeros((), step_type(dtype, len(matrix)))
+        step["size"], step["surface"], step["element"] = tile.inner, tile.surface, np.ravel(matrix)
+        self._blocks = [0, 0]
+        profiles, begin = ([np.empty(0, dtype)], [np.empty(0, dtype)]), 0
+        for row, (axis, *variables) in zip(step["layer"], layers, strict=False):
+            row["axis"], row["block"] = axis, self._blocks
+            for which, (name, variable) in enumerate(zip(("first", "second"), variables, strict=True)):
+                row[name] = self._variable(axis, variable, begin)
+                extents = [*tile.inner]
+                extents[axis] = variable.last - variable.first
+                self._blocks[which] += _blocks(math.prod(extents))
+                for values, found in zip(profiles, (variable.a, variable.b), strict=True):
+                    values.append(found)
+                begin += variable.a.size
+        step["layers"] = len(layers)
+        self._kept = [xp.asarray(np.concatenate(values)) for values in profiles]  # live as long as their addresses
+        step["a"], step["b"] = map(cuda_steps.address_of, self._kept)
+
+    def put(self, **constants: Any) -> None:
+        """Set constants of all launches: numbers, or arrays of numbers of the host."""
+        for name, value in constants.items():
+            self._step[name] = value
+
+    def put_by_axis(self, axes: Sequence[int], **constants: Iterable[Any]) -> None:
+        """Set constants of which there is one for each of some axes: coefficients, or arrays on the device."""
+        for name, values in constants.items():
+            table = self._step[name].reshape(3, -1)
+            for axis, own in zip(axes, values, strict=True):
+                if table.dtype == np.uint64:
+                    table[axis] = cuda_steps.address_of(own)
+                    self._kept.append(own)
+                else:
+                    table[axis, : np.size(own)] = own
+
+    def points(self, name: str, more: Sequence[int] = (0, 0, 0), ahead: int = 0, **values: Any) -> None:
+        """Launch a kernel on all points of the tile, or on `more` along each axis."""
+        planes, rows, n = (size + extra for size, extra in zip(self._tile.inner, more, strict=True))
+        self._launch(name, (-(-n // _LINE), -(-rows // _LINES), planes), ahead, values)
+
+    def several(self, name: str, count: int, ahead: int = 0, **values: Any) -> None:
+        """Launch a kernel for so many numbers."""
+        if count:
+            self._launch(name, (_blocks(count), 1, 1), ahead, values | {"count": count})
+
+    def layers(self, name: str, which: int, **values: Any) -> None:
+        """Launch a kernel on the points of the first or the second memory variables of all layers."""
+        if self._blocks[which]:
+            self._launch(name, (self._blocks[which], 1, 1), 0, values)
+
+    def mirror(self, u: LocalArray) -> None:
+        """Fill the halo of a field above a free surface."""
+        self.several("mirror", math.prod(self._tile.inner[:2]), u=u)
+
+    def _launch(self, name: str, grid: tuple[int, int, int], ahead: int, values: dict[str, Any]) -> None:
+        arguments = _Arguments(self._step, values)
+        if name not in self._compiled:
+            compiled = cuda_steps.kernels(cuda_steps.current_device(), "media.cu", self._options)
+            self._compiled[name] = compiled.get_function(name)
+        cuda_steps.launch(self._compiled[name], grid, _BLOCK, arguments, arguments.ahead or ahead)
+
+    def _variable(self, axis: int, variable: Variable, profile: int) -> tuple[int, ...]:
+        """Return a row of ``Variable`` in ``media.cu``; its coefficients are at `profile` in the table of all."""
+        strides = math.prod(variable.shape[1:]), variable.shape[2], 1
+        origin = variable.offset - variable.begin * strides[axis]
+        return (origin, *strides[:2], variable.first, variable.last, profile - variable.profile)
+
+
+class _Arguments:
+    """The arguments of a launch."""
+
+    def __init__(self, step: np.ndarray, values: dict[str, Any]) -> None:
+        self._struct, self._ahead, self.ahead = step.copy(), np.zeros(1, np.int32), 0
+        for value in values.values():
+            if isinstance(value, Wavefield):
+                self._struct["clock"], self.ahead = cuda_steps.address_of(value.clock), value.ahead
+        _fill(self._struct, values)
+        self._addresses = np.array([self._struct.ctypes.data, self._ahead.ctypes.data], np.uint64)
+
+    def parameters(self, ahead: int) -> int:
+        """Return the address of the addresses of the arguments, as the driver takes them; it copies the arguments."""
+        self._ahead[0] = ahead
+        return self._addresses.ctypes.data
+
+
+def _fill(step: np.ndarray, values: dict[str, Any]) -> None:
+    """Set arguments: views, addresses of other arrays, or numbers."""
+    for name, value in values.items():
+        if name in _VIEWS:
+            step[name] = _view(value)
+        else:
+            step[name] = cuda_steps.address_of(value) if name in _ADDRESSES else value
+
+
+def _view(array: Any) -> tuple[int, ...]:
+    """Return a ``View`` of fields, or of wavefields."""
+    time = 0
+    if isinstance(array, Wavefield):
+        time, array = array.arrays.strides[0], array.arrays[0]
+    strides = (0, *array.strides)[-4:]
+    return (cuda_steps.address_of(array), *(stride // array.itemsize for stride in (time, *strides[:3])))
+
+
+def _blocks(threads: int) -> int:
+    return -(-threads // (_LINE * _LINES))
+
+
+def step_type(dtype: np.dtype, fields: int) -> np.dtype:
+    """Return the dtype of ``Step`` in media.cu for so many fields, with the layout of the C struct."""
+    view = np.dtype([("at", np.uint64), *((name, np.int64) for name in ("time", "field", "plane", "row"))], align=True)
+    places = [(name, np.int64) for name in ("origin", "plane", "row")]
+    variable = np.dtype([*places, *((name, np.int32) for name in ("first", "last", "profile"))], align=True)
+    layer = [("first", variable), ("second", variable), ("axis", np.int32), ("block", np.int32, (2,))]
+    first, last = _ADDRESSES[:6], _ADDRESSES[6:]
+    return np.dtype(
+        [
+            *((name, view) for name in _VIEWS),
+            *((name, np.uint64) for name in first),
+            *((name, np.uint64, (3,)) for name in ("flux", "buoyancy")),
+            *((name, np.uint64) for name in last),
+            *((name, np.int32) for name in ("count", "samples", "lead", "parts", "part")),
+            ("size", np.int32, (3,)),
+            ("axes", np.int32, (3,)),
+            *((name, np.int32) for name in ("surface", "layers", "axis", "low", "high")),
+            ("element", np.int32, (fields * fields,)),
+            ("factor", dtype),
+            ("center", dtype),
+            ("centers", dtype, (3,)),
+            ("seconds", dtype, (3 * _WIDTH,)),
+            ("firsts", dtype, (3 * _WIDTH,)),
+            ("layer", np.dtype(layer, align=True), (_LAYERS,)),
+        ],
+        align=True,
+    )

@@ -1,0 +1,52 @@
+"""All media on devices by their CUDA kernels, compiled for the host: the same bits as NumPy's steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from collops.seismic.waves import Propagator, cuda_march, cuda_storage, modelling
+from tests.seismic.test_waves import products, small
+from tests.seismic.wave_media import CASES, parameters_of
+from tests.seismic.waves_on_host import COMPILER, replace_device
+
+pytestmark = [pytest.mark.serial, pytest.mark.skipif(COMPILER is None, reason="needs g++")]
+
+
+@pytest.fixture
+def on_device(monkeypatch, tmp_path):
+    """A function after which propagators use the form for devices."""
+
+    def replace_all():
+        replace_device(monkeypatch, tmp_path)
+        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
+
+    return replace_all
+
+
+@pytest.mark.parametrize(("medium", "time_order", "ndim", "order"), CASES)
+def test_the_bits_of_hosts(comm, on_device, medium, time_order, ndim, order):
+    """Recorded steps and others, with a surface in 2-D and layers that overlap."""
+    grid, geometry = small(ndim, order, surface=ndim < 3, shots=1, samples=36, width=3)
+    grid = replace(grid, time_order=time_order)
+    options = {"dtype": "float64" if order == 2 else "float32", "comm": comm, **parameters_of(medium, grid)}
+    expected = products(Propagator(grid, geometry, kernels="numpy", **options))
+    on_device()
+    assert products(Propagator(grid, geometry, **options)) == expected
+
+
+@pytest.mark.parametrize(("medium", "time_order"), [("VTI", 2), ("density", 4)])
+def test_any_storage(comm, on_device, monkeypatch, medium, time_order):
+    """Checkpoints, wavefields that do not fit the device, compressed wavefields, and shots on windows."""
+    grid, geometry = small(2, 4, shots=1, samples=45, width=3)
+    grid = replace(grid, time_order=time_order)
+    options = {"comm": comm, **parameters_of(medium, grid)}
+    whole = Propagator(grid, geometry, kernels="numpy", **options).storage.bytes
+    cases = [{}, {"memory": whole // 4}, {"memory": whole // 3, "wavefield_bits": 16}, {"aperture": 20.0}]
+    expected = [products(Propagator(grid, geometry, kernels="numpy", **options, **case)) for case in cases]
+    on_device()
+    for case, right in zip(cases, expected, strict=True):
+        assert products(Propagator(grid, geometry, **options, **case)) == right
+    monkeypatch.setattr(cuda_storage, "free_memory", lambda: whole // 3)
+    assert products(Propagator(grid, geometry, **options)) == expected[0]
