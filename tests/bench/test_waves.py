@@ -11,7 +11,8 @@ from collops_bench.registry import BENCHMARKS, Context, Options
 def test_answers_are_those_of_the_peer(comm):
     pytest.importorskip("deepwave")
     found = list(BENCHMARKS["waves"].measure(Context(comm, engine("numpy"), Options(quick=True))))
-    assert [one.case.partition(",")[0] for one in found] == ["modelling", "gradient"] * 2
+    whats = [one.case.partition(",")[0] for one in found]
+    assert whats == ["modelling", "gradient"] * 2 + ["modelling"] * (0 if comm.size == 1 else 2)
     for one in found:
         assert ("deepwave" in one.timings) is (comm.size == 1)
-        assert all(each.error < each.tolerance for each in one.checks)
+        assert all(each.error <= each.tolerance for each in one.checks)

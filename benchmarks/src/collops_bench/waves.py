@@ -8,7 +8,8 @@ steps of a simulation, once for a gradient as well.
 deepwave runs in one process on the same device, or on the cores of the host. Devito runs on hosts, with the damping of
 its examples instead of perfectly matched layers, and models only. Of both, traces are compared with ours before timing;
 the layers are too far from source and receivers to matter. With several ranks, collops divides the grid along its first
-axis.
+axis. Then two more grids in 3-D are modelled also by each rank alone, in turn: the same grid, and one as large as a
+tile. The figure ``efficiency`` is the time that the ranks would take if they shared the work of one rank, over theirs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import collops
+from collops.comm import alone
 from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator
 from collops_bench.peers import why_no_package
@@ -30,7 +33,7 @@ from collops_bench.timing import Plan, interleave
 
 __all__ = ["measure"]
 
-OURS, DEEPWAVE, DEVITO = "collops", "deepwave", "Devito"
+OURS, ALONE, DEEPWAVE, DEVITO = "collops", "collops, one rank", "deepwave", "Devito"
 _SPACING, _INTERVAL, _FREQUENCY = 10.0, 0.001, 25.0  # m, s, Hz
 _WIDTH, _ORDER, _RECEIVERS = 20, 8, 64
 _TOLERANCE = 1e-4  # of single precision, over all steps
@@ -74,9 +77,10 @@ class _Case:
 
 def measure(context: Context) -> Iterator[Measurement]:
     """Yield modelling and gradient in two and in three dimensions."""
+    on_device = context.engine.memory == "device"
     if context.options.quick:
         cases = [_Case(2, 96, 80, 80), _Case(3, 24, 40, 40)]
-    elif context.engine.memory == "device":
+    elif on_device:
         cases = [_Case(2, 4096, 1000, 400), _Case(3, 512, 200, 40)]
     else:
         cases = [_Case(2, 1024, 200, 200), _Case(3, 128, 80, 80)]
@@ -87,6 +91,40 @@ def measure(context: Context) -> Iterator[Measurement]:
     for case in cases:
         yield _modelling(context, case, missing)
         yield _gradient(context, replace(case, samples=case.for_gradient), {**missing, DEVITO: "modelling only"})
+    if context.comm.size > 1:
+        cube, samples = (24, 20) if context.options.quick else (1024, 60) if on_device else (128, 40)
+        yield _scaled(context, "strong", (cube,) * 3, 1, samples)
+        yield _scaled(context, "weak", (cube // 2,) * 3, context.comm.size, samples)
+
+
+def _scaled(context: Context, kind: str, shape: tuple[int, ...], factor: int, samples: int) -> Measurement:
+    """Return the measurement of all ranks on a grid that is longer than that of one rank by a factor."""
+    programs: dict[str, Callable[[], object]] = {}
+    for name, comm, n in ((OURS, context.comm, factor), (ALONE, alone(), 1)):
+        size = (n * shape[0], *shape[1:])
+        grid = Grid(size, (_SPACING,) * 3, order=_ORDER, layers=Layers(_WIDTH, frequency=_FREQUENCY))
+        source = _SPACING * np.array([size]) // 2
+        signal = np.resize(ricker(_FREQUENCY, _INTERVAL)[0], samples)
+        geometry = Geometry(source, source + _SPACING, signal, _INTERVAL)
+        F = Propagator(grid, geometry, tiles=(comm.size, 1, 1), comm=comm)
+        model: Any = collops.full(F.domain, 2250.0, comm=comm, engine=context.engine, dtype=F.dtype)
+        programs[name] = partial(F, model)
+    traces = {name: np.asarray(context.engine.to_host(program().local_array)) for name, program in programs.items()}
+    timings = interleave(programs, context.comm, context.engine, Plan(rounds=3, seconds=0.0))
+    ours, theirs = (timings[name].wall.median for name in (OURS, ALONE))
+    checks = []
+    if factor == 1:
+        error = float(np.abs(traces[OURS] - traces[ALONE]).max())
+        checks.append(check(context.comm, "traces of one rank", error, 0.0))
+    return Measurement(
+        f"modelling, {kind} scaling, {' x '.join(map(str, (factor * shape[0], *shape[1:])))}",
+        {"points": factor * int(np.prod(shape)), "steps": samples - 1},
+        timings,
+        {},
+        ours=OURS,
+        checks=checks,
+        figures={OURS: {"efficiency": theirs * factor / (context.comm.size * ours)}},
+    )
 
 
 def _ours(context: Context, case: _Case) -> tuple[Propagator, Any]:
