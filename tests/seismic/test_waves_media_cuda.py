@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 
-from collops.seismic.waves import Propagator, cuda_march, cuda_storage, modelling
-from tests.seismic.test_waves import products, small
+from collops.seismic.waves import Propagator, cuda_march, cuda_media_march, cuda_storage, modelling
+from tests.seismic.test_waves import arrays_of, products, small
 from tests.seismic.wave_media import CASES, parameters_of
 from tests.seismic.waves_on_host import COMPILER, replace_device
 
@@ -50,3 +52,31 @@ def test_any_storage(comm, on_device, monkeypatch, medium, time_order):
         assert products(Propagator(grid, geometry, **options, **case)) == right
     monkeypatch.setattr(cuda_storage, "free_memory", lambda: whole // 3)
     assert products(Propagator(grid, geometry, **options)) == expected[0]
+
+
+@pytest.mark.parametrize(("medium", "module"), [("constant", cuda_march), ("density", cuda_media_march)])
+def test_the_memory_of_wavefields_is_free_with_the_jacobian(comm, on_device, monkeypatch, medium, module):
+    """Without waiting for Python to collect cycles: another gradient, or another library, needs it now."""
+    grid, geometry = small(2, 4, shots=1, samples=45, width=3)
+    kept = []
+
+    class Store(cuda_storage.CudaStorage):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            kept.append(weakref.ref(self))
+
+    on_device()
+    monkeypatch.setattr(module, "CudaStorage", Store)
+    F = Propagator(grid, geometry, comm=comm, **parameters_of(medium, grid))
+    model, _, data = arrays_of(F)
+    F(model)
+    gc.collect()
+    gc.disable()
+    try:
+        J = F.jacobian(model)
+        J.adjoint(data)
+        assert kept[0]() is not None
+        del J
+        assert [reference() for reference in kept] == [None]
+    finally:
+        gc.enable()

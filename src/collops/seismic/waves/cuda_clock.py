@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.graphs import recorded, side_streams
 from collops.seismic.waves.cuda_storage import download, empty_on_host, upload
 
@@ -73,22 +74,18 @@ class Clock:
 
     Parameters
     ----------
-    xp : module
-        Of arrays on the device.
+    time : array
+        Memory on the device for two numbers of type int32: of the step, and of the step whose wavefield is the first
+        one stored.
     tick : callable
-        ``tick(by)`` launches the kernel that moves the clock on.
+        ``tick(by)`` launches the kernel that moves the clock on. It must not refer to the owner of the clock, whose
+        memory would be free only when Python collects cycles: wavefields may be most of the device.
     recordable : bool
         Whether steps can be recorded as a CUDA graph.
-
-    Attributes
-    ----------
-    time : array
-        The number of the step, and of the step whose wavefield is the first one stored.
     """
 
-    def __init__(self, xp: Any, tick: Callable[[int], None], recordable: bool) -> None:
-        self._xp, self._tick, self._recordable = xp, tick, recordable
-        self.time = xp.zeros(2, np.int32)
+    def __init__(self, time: LocalArray, tick: Callable[[int], None], recordable: bool) -> None:
+        self.time, self._tick, self._recordable = time, tick, recordable
 
     def run(
         self,
@@ -107,7 +104,7 @@ class Clock:
         ``step(turn, ahead, sides)`` computes from field number `turn` the step whose number is the clock's plus
         `ahead`. Recordings are kept in `graphs` by `name`. Returns the number of steps since the time on the clock.
         """
-        self.time[...] = self._xp.asarray(np.array([first, first if base is None else base], np.int32))
+        self.time[...] = engine_of(self.time).from_host(np.array([first, first if base is None else base], np.int32))
         turn, graphs = states[0].turn, {} if graphs is None else graphs
 
         def several(turn: int, count: int, sides: Sequence[Any]) -> None:

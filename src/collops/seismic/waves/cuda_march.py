@@ -6,6 +6,7 @@ Everything that a step needs lies on the device, also its number: see :class:`Cl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,10 @@ class March:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
         self._storage = storage
         self._xp: Any = engine_of(c).xp
-        self._clock = Clock(self._xp, lambda by: steps.tick(self._clockwork, by), fill is None)
         a, b = (self._xp.asarray(values) for values in (steps.a, steps.b))
-        self._shared = {"a": a, "b": b, "c": c, "clock": self._clock.time}
-        self._clockwork = steps.arguments(**self._shared)
+        self._shared = {"a": a, "b": b, "c": c, "clock": self._xp.zeros(2, np.int32)}
+        tick = partial(steps.tick, steps.arguments(**self._shared))
+        self._clock = Clock(self._shared["clock"], tick, fill is None)
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(storage)
 
