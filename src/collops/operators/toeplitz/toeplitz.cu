@@ -15,44 +15,22 @@
 struct Half { unsigned short bits; };
 struct Bfloat { unsigned short bits; };
 
-// The real and the imaginary part of an element, in one word if they are narrow: its lower half is the real part.
-template <typename T> struct alignas(2 * sizeof(T)) Pair {
-    T parts[2];
-    __device__ T re() const { return parts[0]; }
-    __device__ T im() const { return parts[1]; }
-};
-
-// Conversion by bits needs no header files. The exponent of a half begins at -14, that of a float at -126; the product
-// also normalises subnormal numbers. The mask leaves the sign and, 13 places from their own in a float, the other bits.
-__device__ inline float of_half(unsigned upper)
+// Conversion by bits needs no header files.
+__device__ inline float widened(Half value)
 {
-    return __uint_as_float(static_cast<int>(upper) >> 3 & 0x8fffe000u) * 5.192296858534828e33f;  // 2^112
+    // The exponent of a half begins at -14, that of a float at -126; the product also normalises subnormal numbers.
+    const float magnitude = __uint_as_float((value.bits & 0x7fffu) << 13) * 5.192296858534828e33f;  // 2^112
+    return __uint_as_float(__float_as_uint(magnitude) | (value.bits & 0x8000u) << 16);
 }
-template <> struct Pair<Half> {
-    unsigned word;
-    __device__ float re() const { return of_half(word << 16); }
-    __device__ float im() const { return of_half(word & 0xffff0000u); }
-};
-template <> struct Pair<Bfloat> {
-    unsigned word;
-    __device__ float re() const { return __uint_as_float(word << 16); }
-    __device__ float im() const { return __uint_as_float(word & 0xffff0000u); }
-};
-
-__device__ inline float widened(Half value) { return of_half(static_cast<unsigned>(value.bits) << 16); }
 __device__ inline float widened(Bfloat value) { return __uint_as_float(static_cast<unsigned>(value.bits) << 16); }
 __device__ inline float widened(float value) { return value; }
 __device__ inline double widened(double value) { return value; }
 
 struct alignas(sizeof(STORED) * 2 * WIDTH) Pack {
-    Pair<STORED> value[WIDTH];
+    STORED value[2 * WIDTH];
 };
 struct alignas(sizeof(REAL) * 2) Complex {
     REAL re, im;
-};
-// As many elements of a vector, which begin at a multiple of WIDTH, in loads of 16 bytes.
-struct alignas(sizeof(REAL) * 2 * WIDTH < 16 ? sizeof(REAL) * 2 * WIDTH : 16) Factors {
-    Complex value[WIDTH];
 };
 
 constexpr int LANES = 32;
@@ -69,29 +47,26 @@ extern "C" __global__ void __launch_bounds__(LANES * SLICES)
     const long long frequency = blockIdx.x / groups, row = blockIdx.x % groups * SLICES + slice;
     const long long packs = columns / WIDTH;  // the host chose a WIDTH that divides
     const Pack* line = matrices + (frequency * rows + (row < rows ? row : rows - 1)) * packs;
-    const Factors* vector = reinterpret_cast<const Factors*>(x + frequency * columns);
+    const Complex* vector = x + frequency * columns;
     Complex sum{};
-    for (long long first = lane; first < packs; first += BATCH * LANES) {
+    auto add = [&](const Pack& part, long long pack) {
+        #pragma unroll
+        for (int v = 0; v < WIDTH; ++v) {
+            const Complex factor = vector[pack * WIDTH + v];
+            const REAL re = widened(part.value[2 * v]), im = widened(part.value[2 * v + 1]);
+            sum.re += re * factor.re - im * factor.im;
+            sum.im += re * factor.im + im * factor.re;
+        }
+    };
+    long long pack = lane;
+    for (; pack + (BATCH - 1) * LANES < packs; pack += BATCH * LANES) {
         Pack part[BATCH];
         #pragma unroll
-        for (int b = 0; b < BATCH; ++b) {
-            // Also of the last, smaller batch all loads are issued at once.
-            const long long pack = first + b * LANES;
-            part[b] = line[pack < packs ? pack : packs - 1];
-        }
+        for (int b = 0; b < BATCH; ++b) part[b] = line[pack + b * LANES];
         #pragma unroll
-        for (int b = 0; b < BATCH; ++b) {
-            if (first + b * LANES >= packs) break;
-            const Factors factors = vector[first + b * LANES];
-            #pragma unroll
-            for (int v = 0; v < WIDTH; ++v) {
-                const Complex factor = factors.value[v];
-                const REAL re = part[b].value[v].re(), im = part[b].value[v].im();
-                sum.re += re * factor.re - im * factor.im;
-                sum.im += re * factor.im + im * factor.re;
-            }
-        }
+        for (int b = 0; b < BATCH; ++b) add(part[b], pack + b * LANES);
     }
+    for (; pack < packs; pack += LANES) add(line[pack], pack);
     // Through shared memory, not by shuffles, whose width differs between vendors.
     shared[slice][lane] = sum;
     __syncthreads();
@@ -116,26 +91,24 @@ extern "C" __global__ void __launch_bounds__(LANES * SLICES)
     const Pack* column = matrices + frequency * rows * packs + pack;
     const Complex* vector = y + frequency * rows;
     Complex sum[WIDTH] = {};
+    auto add = [&](const Pack& part, const Complex& factor) {
+        #pragma unroll
+        for (int v = 0; v < WIDTH; ++v) {
+            const REAL re = widened(part.value[2 * v]), im = widened(part.value[2 * v + 1]);
+            sum[v].re += re * factor.re + im * factor.im;
+            sum[v].im += re * factor.im - im * factor.re;
+        }
+    };
     if (pack < packs) {
-        for (long long first = slice; first < rows; first += BATCH * SLICES) {
+        long long row = slice;
+        for (; row + (BATCH - 1) * SLICES < rows; row += BATCH * SLICES) {
             Pack part[BATCH];
             #pragma unroll
-            for (int b = 0; b < BATCH; ++b) {
-                const long long row = first + b * SLICES;
-                part[b] = column[(row < rows ? row : rows - 1) * packs];
-            }
+            for (int b = 0; b < BATCH; ++b) part[b] = column[(row + b * SLICES) * packs];
             #pragma unroll
-            for (int b = 0; b < BATCH; ++b) {
-                if (first + b * SLICES >= rows) break;
-                const Complex factor = vector[first + b * SLICES];
-                #pragma unroll
-                for (int v = 0; v < WIDTH; ++v) {
-                    const REAL re = part[b].value[v].re(), im = part[b].value[v].im();
-                    sum[v].re += re * factor.re + im * factor.im;
-                    sum[v].im += re * factor.im - im * factor.re;
-                }
-            }
+            for (int b = 0; b < BATCH; ++b) add(part[b], vector[row + b * SLICES]);
         }
+        for (; row < rows; row += SLICES) add(column[row * packs], vector[row]);
     }
     for (int v = 0; v < WIDTH; ++v) shared[slice][v][lane] = sum[v];
     __syncthreads();
