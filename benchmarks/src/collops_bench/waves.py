@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import collops
+from collops import DistributedArray
 from collops.comm import alone
 from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator
@@ -99,7 +100,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 def _scaled(context: Context, kind: str, shape: tuple[int, ...], factor: int, samples: int) -> Measurement:
     """Return the measurement of all ranks on a grid that is longer than that of one rank by a factor."""
-    programs: dict[str, Callable[[], object]] = {}
+    programs: dict[str, Callable[[], DistributedArray]] = {}
     for name, comm, n in ((OURS, context.comm, factor), (ALONE, alone(), 1)):
         size = (n * shape[0], *shape[1:])
         grid = Grid(size, (_SPACING,) * 3, order=_ORDER, layers=Layers(_WIDTH, frequency=_FREQUENCY))
