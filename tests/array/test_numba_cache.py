@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from collops.array.kernels import numba_cache
@@ -39,7 +40,22 @@ def result(x):
 """
 
 
-@pytest.mark.parametrize("caller", [CALLER, WITHIN], ids=["names", "of a module, in an inner function"])
+THROUGH = """
+from numba import njit
+from collops.array.kernels.numba_cache import cached_njit
+from called_by_numba import NUMBER, added
+@njit
+def helper(x):
+    return NUMBER * added(x)
+@cached_njit()
+def result(x):
+    return helper(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "caller", [CALLER, WITHIN, THROUGH], ids=["names", "of a module, in an inner function", "in a helper"]
+)
 def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller):
     """Another text or option of a function that is called, and another constant."""
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,3 +95,15 @@ print(doubled.__qualname__)
         for seed in ("1", "2", "3")
     }
     assert len(names) == 1
+
+
+def test_all_numbers_of_an_array_count():
+    """Its text has three from each end only."""
+    digests = set()
+    for last in (0.0, 1.0):
+        table = np.zeros(5000)
+        table[2500] = last
+        space: dict = {"TABLE": table, "__name__": __name__}
+        exec("def first(x):\n    return TABLE[x]", space)
+        digests.add(numba_cache._digest(space["first"], {}))
+    assert len(digests) == 2

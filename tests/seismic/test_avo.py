@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,16 @@ def test_deviations_below_a_reflector_do_not_depend_on_it(window):
     np.testing.assert_allclose(avo.intercept_deviation[:, 15:], weak.intercept_deviation[:, 5:], rtol=1e-9)
 
 
+@pytest.mark.parametrize("options", [{"noise": [0.1] * 5 + [np.inf]}, {"noise": 0.1, "weights": [1.0] * 5 + [0.0]}])
+def test_amplitudes_that_do_not_count_may_be_anything(options):
+    gathers = np.random.default_rng(1).normal(size=(6, 4))
+    expected = fit_avo(ANGLES[:5], gathers[:5], noise=0.1)
+    gathers[5] = np.nan
+    found = fit_avo(ANGLES, gathers, **{name: np.c_[np.broadcast_to(x, 6)] for name, x in options.items()})
+    for one, other in zip(astuple(found), astuple(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_known_noise_gives_the_deviations_of_the_posterior(comm):
     noise = np.linspace(0.01, 0.03, 6)
     matrix = np.stack([np.ones(6), np.sin(np.radians(ANGLES)) ** 2], axis=1)
@@ -124,6 +136,7 @@ def test_too_few_classes_have_no_number():
         ({"angles": ANGLES + 70}, "between 0 and 90 degrees"),
         ({"weights": np.ones(5)}, "weights must broadcast"),
         ({"noise": -1.0}, "noise must not be negative"),
+        ({"window": True}, "whole number of rows"),
         ({"window": 0}, "window must be a whole number of rows, at least 1, not 0"),
         ({"window": 2.5}, "at least 1, not 2.5"),
     ],

@@ -7,12 +7,14 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.integrate import cumulative_trapezoid
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from collops.array import from_global
 from collops.errors import InputError
 from collops.seismic import Kirchhoff
 from collops.seismic.kirchhoff.eikonal import arrivals_error, device, first_arrivals, host, medium
+from collops.seismic.kirchhoff.eikonal.coarse import CoarseGrid
 from collops.seismic.kirchhoff.geometry import ImageGrid
 from tests.seismic.arrivals import COMPILER, HostKernel, eikonal, fake_cupy
 from tests.seismic.test_kirchhoff import peer
@@ -235,6 +237,19 @@ def test_times_of_a_coarser_grid_are_interpolated_within_their_estimated_error(s
 
 
 @pytest.mark.serial
+def test_errors_along_grid_lines_are_those_of_the_trapezoidal_rule():
+    """In 2-D by SciPy, with last points beyond a multiple of the factor."""
+    slowness, spacing, factor = 1e-3 * np.random.default_rng(0).uniform(0.3, 0.6, (14, 20)), (10.0, 7.0), 3
+    grid = ImageGrid(tuple(h * np.arange(n) for h, n in zip(spacing, slowness.shape, strict=True)), spacing)
+    errors = []
+    for lines, others, h in [(slowness.T, 14, 10.0), (slowness, 20, 7.0)]:
+        nodes, across = (np.append(np.arange(0, n - 1, factor), n - 1) for n in lines.shape[::-1])
+        lines, x = lines[across], h * np.arange(others)
+        exact = cumulative_trapezoid(lines, x, initial=0)[:, nodes]
+        errors.append(np.sqrt(np.mean((exact - cumulative_trapezoid(lines[:, nodes], x[nodes], initial=0)) ** 2)))
+    np.testing.assert_allclose(CoarseGrid(grid, factor).line_error(slowness, None), max(errors), rtol=1e-12)
+
+
 def test_the_estimate_sees_a_layer_that_both_grids_miss():
     axis = 10.0 * np.arange(41)
     velocity = np.full((41, 41), 2000.0)

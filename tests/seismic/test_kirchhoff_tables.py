@@ -9,6 +9,7 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 import collops
+from collops.comm import alone
 from collops.errors import InputError
 from collops.extend.engines import engine
 from collops.seismic.kirchhoff import FixedTables, LocalKirchhoff, Thomsen, TravelTimes, first_arrivals
@@ -231,6 +232,17 @@ def test_a_grid_is_no_coarser_than_what_the_model_has_between_its_points(comm, m
     whole, coarse = (first_arrivals(axes, places[[0, -1]], **given, coarsen=each) for each in (1, factor))
     true = max(np.sqrt(np.mean((one - other) ** 2)) for one, other in zip(whole, coarse, strict=True))
     assert factor <= 2 and true < 1.2 * error if factor > 1 else true == 0
+
+
+@pytest.mark.serial
+def test_many_stations_are_probed_closely():
+    """8 of 640 would all be far from a slow pocket of 60 m, near which times at every 2nd point are wrong by 4 ms."""
+    velocity = np.full((401, 49), 2000.0)
+    velocity[25:31, :7] = 500.0
+    grid = ImageGrid((10.0 * np.arange(401), 10.0 * np.arange(49)), (10.0, 10.0))
+    stations = np.stack([np.linspace(0, 4000, 640), np.zeros(640)], axis=1)
+    options = engine("numpy"), np.dtype(np.float64), 1, None, 2e-3, alone()
+    assert coarsest_grid(grid, stations, velocity, *options) == (1, 0.0)
 
 
 def test_tolerances_that_cannot_be_used(comm):

@@ -312,6 +312,26 @@ def test_nuclear_norm(comm, dtype):
             Nuclear((3, 3)).prox(x, 1)
 
 
+class DualOfRealArrays:
+    """The L1 norm with a ``proxdual`` that clips real parts, as PyProximal 0.13 does."""
+
+    def __call__(self, x):
+        return np.abs(x).sum()
+
+    def prox(self, x, tau):
+        return soft(x, tau)
+
+    def proxdual(self, x, tau):
+        return np.clip(x.real, -1, 1).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f8", "c16"])
+def test_a_dual_for_real_arrays_is_not_asked_for_complex_ones(comm, dtype):
+    x = vector(dtype)
+    found = lift_proximal(DualOfRealArrays()).proxdual(split(x, comm), 0.7).gather()
+    assert_close(found, x / np.maximum(1, np.abs(x)))
+
+
 def test_stacked_and_nested_arrays(comm):
     x = vector("f8")
     nested = StackedArray([split(x, comm), StackedArray([split(2 * x, comm)])])

@@ -103,7 +103,7 @@ def fit_avo(
         )
     if not ((angles >= 0) & (angles < 90)).all():
         raise InputError("angles must be between 0 and 90 degrees")
-    if not isinstance(window, Integral) or window < 1:
+    if isinstance(window, bool) or not isinstance(window, Integral) or window < 1:
         raise InputError(f"window must be a whole number of rows, at least 1, not {window!r}")
     factors = _factors("weights", weights, values.shape)
     if noise is None:  # weights are then inverse variances, up to a factor that follows from the residual
@@ -111,6 +111,8 @@ def fit_avo(
     else:
         variances = _factors("noise", noise, values.shape) ** 2
         factors = np.divide(factors, variances, out=np.zeros(values.shape), where=variances > 0)
+    # Amplitudes that count for nothing may be NaN, and their noise infinite.
+    values, variances = (np.where(factors > 0, part, 0) for part in (values, variances))
     sines = np.sin(np.radians(angles))[:, None] ** 2
     # The normal equations of two unknowns, at all depths.
     a, b, c = ((factors * sines**power).sum(axis=-2, keepdims=True) for power in range(3))

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 __all__ = ["cached_njit"]
 
 # Packages whose functions Numba replaces by its own, or whose version it notices.
@@ -39,12 +41,18 @@ def cached_njit(**options: Any) -> Callable[[FunctionType], Any]:
 
 
 def _digest(function: FunctionType, options: dict[str, Any]) -> str:
-    """Return a digest of the options, and of what the function uses of its module that is not text of its own file."""
+    """Return a digest of the options, and of what the function uses that is not text of its own file."""
     parts = [f"{key}={sorted(value) if isinstance(value, set) else value!r}" for key, value in sorted(options.items())]
-    names = _names(function.__code__)
-    for name in sorted(names):
-        parts += _described(name, function.__globals__.get(name), function.__module__, names)
+    parts += _used_by(function, function.__module__, {function})
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _used_by(function: FunctionType, own_module: str, seen: set[Any]) -> list[str]:
+    """Return texts that change with what a function uses of its module, directly or in the functions that it calls."""
+    names, parts = _names(function.__code__), []
+    for name in sorted(names):
+        parts += _described(name, function.__globals__.get(name), own_module, names, seen)
+    return parts
 
 
 def _names(code: CodeType) -> set[str]:
@@ -53,25 +61,32 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, within))
 
 
-def _described(name: str, value: Any, own_module: str, names: set[str]) -> list[str]:
+def _described(name: str, value: Any, own_module: str, names: set[str], seen: set[Any]) -> list[str]:
     """Return texts that change with a value that a function uses, and with those of `names` that a module has."""
     if value is None or isinstance(value, type):
         return []
+    if isinstance(value, np.ndarray):  # whose text leaves numbers out
+        return [f"{name}={value.dtype.str}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"]
     if isinstance(value, ModuleType):
         if value.__name__.partition(".")[0] in _UNCHANGED:
             return []
         texts: list[str] = []
         for each in sorted(names & vars(value).keys()):
             # Without the name itself, as modules may refer to each other.
-            texts += _described(f"{name}.{each}", vars(value)[each], own_module, names - {each})
+            texts += _described(f"{name}.{each}", vars(value)[each], own_module, names - {each}, seen)
         return texts
     module = value.__module__ if hasattr(value, "__qualname__") else None  # the module of a function
     if module is None:
         return [f"{name}={value!r}"]
     if module.partition(".")[0] in _UNCHANGED:
         return []
+    function = getattr(value, "py_func", value)  # of a function that Numba compiles
+    if not isinstance(function, FunctionType) or function in seen:
+        return []
+    seen.add(function)
     # The name of a function with machine code on disk contains its own digest.
-    return [f"{value.__qualname__} {'' if module == own_module else _digest_of_file(module)}"]
+    of_file = "" if module == own_module else _digest_of_file(module)
+    return [f"{value.__qualname__} {of_file}", *_used_by(function, own_module, seen)]
 
 
 @cache

@@ -28,7 +28,7 @@ from collops.seismic.kirchhoff.weights import Weighting, Weights
 
 __all__ = ["distinct_rows", "tables_of_stations"]
 
-_COPIES = 8  # tables of stations that wait to be copied
+_COPIES = 2  # tables of stations that wait to be copied: each is memory besides the tables
 _ROUND = 1 << 26  # approximate size in bytes of the full tables that a rank computes before it cuts and sends them
 
 

@@ -28,9 +28,10 @@ Seconds = Callable[[Sequence[int], tuple[np.ndarray, ...]], Iterator[LocalArray]
 of each station in seconds, on the host or on a device."""
 
 _FACTORS = 2, 4, 8  # of the grids that are tried
-# Stations whose times are compared, of all ranks: a single one may be far from everything that coarse grids miss; the
-# comparison with all points takes longer than the tables of hundreds of stations.
-_PROBES = 8
+# Stations whose times are compared, of all ranks: a few may all be far from what a coarse grid misses. In 3-D the
+# sweeps of all points for 8 stations take longer than the tables of hundreds.
+_MIN_PROBES, _MAX_PROBES = 8, {2: 32, 3: 8}
+_STATIONS_PER_PROBE = 16  # so that a comparison takes little of the time of many stations
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,9 @@ class TravelTimes:
         Keep the table only at every `coarsen`-th image point along each axis. Not in mode ``"byot"``.
     tolerance : float, optional
         Mode ``"eikonal"``: sweep every 2nd, 4th or 8th image point along each axis, the last before the root mean
-        square error of the times exceeds `tolerance`, in seconds, by :func:`arrivals_error` for 8 stations;
-        if 2 exceeds it, all points, as by default. Not with amplitudes and a dip limit, which need smooth times.
+        square error of the times exceeds `tolerance`, in seconds; if 2 exceeds it, all points, as by default. The error
+        is estimated by :func:`arrivals_error` for 8 stations in 3-D, and for up to 32 in 2-D: times of others may have
+        larger errors. Not with amplitudes and a dip limit, which need smooth times.
 
     Raises
     ------
@@ -196,7 +198,7 @@ def coarsest_grid(
     the same on every rank.
     """
     arrivals = _arrivals(grid, velocity, engine, dtype, threads, thomsen)
-    count = min(len(positions), _PROBES)
+    count = min(_MAX_PROBES[len(grid.axes)], max(_MIN_PROBES, len(positions) // _STATIONS_PER_PROBE), len(positions))
     probes = np.linspace(0, len(positions) - 1, count).astype(int)[comm.rank :: comm.size]
     largest, allowed = 1, 0.0
     for factor in _FACTORS:

@@ -338,8 +338,8 @@ def lift_proximal(local: Any) -> ProxOperator:
     Notes
     -----
     No messages; a value takes one scalar allreduce. A Boolean value means 0 (true) or infinity. The function is not
-    captured, since `local` may synchronise with the device. ``proxdual`` of PyProximal's ``L1`` (0.13) is for real
-    arrays only, and is wrong for complex ones: use :class:`L1`.
+    captured, since `local` may synchronise with the device. For complex arrays its ``prox`` also gives the operator of
+    the dual: ``proxdual`` of PyProximal's ``L1`` (0.13) is for real arrays, and wrong for others.
 
     Examples
     --------
@@ -371,7 +371,8 @@ class LiftedProximal(ProxOperator):
         return _applied(lambda part: self._local.prox(part, tau), x, out)
 
     def _proxdual(self, x: Array, tau: float, out: Array | None) -> Array:
-        if not callable(getattr(self._local, "proxdual", None)):
+        known, dual = (callable(getattr(self._local, name, None)) for name in ("prox", "proxdual"))
+        if not dual or (known and any(leaf.dtype.kind == "c" for leaf in x.leaves)):
             return super()._proxdual(x, tau, out)
         return _applied(lambda part: self._local.proxdual(part, tau), x, out)
 
