@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dask 2026.8.0: the singular values that dask.array.linalg.lstsq returns are roots of the eigenvalues of A^H A, of
+# Dask 2026.8.0: the singular values that dask.array.linalg.lstsq returns are roots of the eigenvalues of A^H A, of
 # which small ones are rounding errors: wrong or NaN below 1e-8 of the largest in double precision, 3e-4 in single
 # precision.
 # Seen for 1, 1e-3, 1e-9 and 1e-11: lstsq has 3.1e-9 (or NaN) and NaN, where NumPy's lstsq and dask.array.linalg.svd

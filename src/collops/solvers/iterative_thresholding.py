@@ -299,7 +299,7 @@ def ista(
     accelerated: bool = False,
     **run: Any,
 ) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by ISTA. Collective.
+    r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_1`, or a sparser penalty, by ISTA. Collective.
 
     Parameters
     ----------
@@ -308,8 +308,8 @@ def ista(
     SOp : LinearOperator, optional
         A transform :math:`S` from coefficients to models, to make :math:`S^H x` sparse.
     eps : float
-        The weight :math:`\epsilon` of the penalty, for p = 1 in the units of :math:`A^H y`. For p = 1/2 the weight is
-        half of it, as in PyLops.
+        The weight :math:`\epsilon` of the penalty :math:`\|x\|_p^p`, with p of `threshkind`; for p = 1 in the units of
+        :math:`A^H y`. For p = 1/2 the weight is half of it, as in PyLops.
     alpha, eigsdict : optional
         Step size, at most the inverse of the largest eigenvalue of :math:`A^H A`. By default the inverse of the
         eigenvalue estimated by :func:`power_iteration`, with the arguments `eigsdict`.
@@ -363,7 +363,7 @@ def ista(
 
 @functools.partial(solver, passed_to=(ista, Run))
 def fista(A: LinearOperator, y: Array, x0: Array | None = None, **options: Any) -> SolverResult:
-    r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_p^p` with p = 1, 1/2 or 0 by FISTA. Collective.
+    r"""Minimise :math:`\|y - A x\|_2^2 + \epsilon \|x\|_1`, or a sparser penalty, by FISTA. Collective.
 
     For parameters, options, exceptions, messages and the result see :func:`ista`; but ``cost`` has the residual after
     the step.

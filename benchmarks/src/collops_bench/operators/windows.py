@@ -20,7 +20,7 @@ from collops_bench.registry import Context
 __all__ = ["measure"]
 
 _SAMPLES = (32, 256)  # of a window, of short and of long vectors; a quarter of it overlaps
-_LAUNCHES = 1_000_000  # samples of all windows above which PyLops is not waited for on devices
+_FEW = 1_000_000  # samples of all windows, up to which PyLops runs on devices
 
 
 def measure(context: Context) -> Iterator[Measurement]:
@@ -49,8 +49,8 @@ def _serial(
 ) -> Mapping[str, Program | str]:
     if (reason := why_no_package(context, "pylops", one_process=True)) is not None:
         return {SERIAL: reason}
-    if context.engine.memory == "device" and arguments[0] > _LAUNCHES:
-        return {SERIAL: "takes seconds on devices, which it gives one window after another"}
+    if context.engine.memory == "device" and arguments[0] > _FEW:
+        return {SERIAL: "takes seconds on devices, as it launches each window by itself"}
     from pylops import MatrixMult
     from pylops.signalprocessing import Sliding1D
 
