@@ -18,7 +18,7 @@ from collops.seismic.segy import SegyFile
 from collops.seismic.survey import Geometry as SurveyGeometry
 from collops.seismic.survey import Grid, Survey
 from collops.seismic.waveform import fwi, lsrtm, rtm
-from collops.seismic.waveform.encoding import Stage, encoded, stages
+from collops.seismic.waveform.encoding import Stage, check_encoded, encoded, stages
 from collops.seismic.waveform.imaging import born, illumination, reflections
 from collops.seismic.waveform.inversion import Changes, Objective, Smoothing
 from collops.seismic.waveform.misfits import MISFITS
@@ -152,7 +152,7 @@ def test_a_killed_inversion_resumes_bit_by_bit(comm, folder, monkeypatch):
 
 
 def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
-    assert stages([4.0, None], 5, 3)[1:3] == [Stage(4.0, 1, 2, 2), Stage(None, 2, 1, 3)]
+    assert stages([4.0, None], 5, 3)[1:3] == [Stage(4.0, 1, 2, 2, 3), Stage(None, 2, 3, 1, 3)]
     options, signs = fwi.Options(**SMALL, bands="all", iterations=4, encode=2, redraw=2), []
     waves, bounds, random = prepare(job_of(options, comm)), (1300.0, 5000.0), SourceEncoding.random
 
@@ -175,7 +175,7 @@ def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
     jacobian = Objective.jacobian
 
     def killed(self, x):
-        if any(folder.glob("saved/band-1-draw-2/iteration-*")):
+        if any(folder.glob("saved/band-1-draw-2-*/iteration-*")):
             raise RuntimeError("killed")
         return jacobian(self, x)
 
@@ -187,6 +187,13 @@ def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
     assert resumed == 3
     for found, expected in zip(again, whole, strict=True):
         np.testing.assert_array_equal(found, expected)
+    safe.check()
+    for other in ({"redraw": 3}, {"encode": None, "redraw": None}):
+        with pytest.raises(InputError, match="of another --encode or --redraw, such as band-1-draw-"):
+            replace(safe, **other).check()
+    check_encoded(waves, 3)
+    with pytest.raises(InputError, match=r"--encode 4: .* from 1 to 3"):
+        check_encoded(waves, 4)
     weights = waves.recording._weights * collops.random(waves.recording.traces, seed=1, comm=comm)
     muted = replace(waves, recording=waves.recording._with(_weights=weights))
     with pytest.raises(InputError, match="weighted alike"):

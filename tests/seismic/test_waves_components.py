@@ -159,5 +159,8 @@ def test_unusable_components(comm):
     ]:
         with pytest.raises(InputError, match=words):
             replace(geometry, **arguments)
+    with pytest.raises(InputError, match="sequence of"):
+        replace(geometry, components=np.array([["p", "vx"]]))
+    assert set(map(type, replace(geometry, components=np.array(["p"] * geometry.shape[1])).components)) == {str}
     with pytest.raises(InputError, match="one of p, vz,"):
         Geometry([[1.0]], [[2.0]], np.ones(5), 0.1, "vx")

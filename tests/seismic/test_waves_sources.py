@@ -42,6 +42,19 @@ def test_traces_are_sums_over_the_sources(comm, density):
         assert_exact_adjoint(F)
 
 
+def test_a_source_that_sends_nothing_does_not_change_the_layers(comm):
+    """They have the mean frequency of all wavelets, in whatever order."""
+    grid, several, _ = together(shots=1, samples=20)
+    wavelet = np.asarray(several.wavelet)[0, 0]
+    found = [
+        Propagator(grid, replace(several, wavelet=[pair]), kernels="numpy", comm=comm)
+        for pair in ([wavelet, 0 * wavelet], [0 * wavelet, wavelet])
+    ]
+    frequencies = [F._modelling.absorption.frequency for F in found]
+    power, f = np.abs(np.fft.rfft(wavelet)) ** 2, np.fft.rfftfreq(20, several.interval)
+    np.testing.assert_allclose(frequencies, (f * power).sum() / power.sum(), rtol=1e-12)
+
+
 def test_the_same_bits_on_any_ranks_and_tiles(comm):
     grid, several, _ = together(shots=1, samples=20)
     serial = products(Propagator(grid, several, kernels="numpy", comm=alone()))

@@ -25,7 +25,7 @@ from collops.extend.applications import (
 )
 from collops.extend.communication import raised_together
 from collops.extend.solvers import lbfgs
-from collops.seismic.waveform.encoding import Stage, encoded, stages
+from collops.seismic.waveform.encoding import Stage, check_checkpoints, check_encoded, encoded, stages
 from collops.seismic.waveform.inversion import Changes, Objective
 from collops.seismic.waveform.misfits import MISFITS
 from collops.seismic.waveform.options import WaveOptions
@@ -115,8 +115,14 @@ class Options(WaveOptions):
             raise InputError(
                 f"--encode needs --misfit waveform: traces of encoded shots have no {self.misfit} of a shot"
             )
+        if self.resume and self.checkpoint is not None:
+            check_checkpoints(Path(self.checkpoint), self.signs_change_every())
         if self.encode is not None and self.survey is None and self.encode > self.shots:
             raise InputError(f"--encode must be at most {self.shots}, the number of shots, not {self.encode}")
+
+    def signs_change_every(self) -> int | None:
+        """Return the iterations of a draw of signs; None without encoded shots."""
+        return None if self.encode is None else self.redraw or _REDRAW
 
     def frequencies(self, peak: float) -> list[float | None]:
         """Return the highest frequency of each band, None for no limit; `peak` is the peak frequency of the wavelet."""
@@ -147,6 +153,8 @@ def run(job: Job[Options]) -> Findings:
     """
     waves = prepare(job, job.options.max_velocity, _MARGIN)
     bounds = bounds_of(job.options, waves)
+    if job.options.encode is not None:
+        check_encoded(waves, job.options.encode)
     waves = calibrate(job, waves)
     velocity, solution, norms = invert(job, waves, bounds)
     return describe(job, waves, velocity, solution, norms)
@@ -201,7 +209,7 @@ def invert(
     if options.encode is not None:
         job.warn_of_idle_ranks(options.encode, "encoded shots")
     solutions: dict[Stage, Solution] = {}
-    plan = stages(bands, options.iterations, None if options.encode is None else options.redraw or _REDRAW)
+    plan = stages(bands, options.iterations, options.signs_change_every())
     for stage in plan:
         shots = waves
         if options.encode is not None and stage.draw is not None:

@@ -273,6 +273,11 @@ def _attenuation(
     """
     if quality_factor is None:
         return {}, 1.0
+    if frequency > _NYQUIST_SHARE / interval:
+        raise InputError(
+            f"--quality-factor needs waves of at most {_NYQUIST_SHARE / interval:.5g} Hz at samples of "
+            f"{1e3 * interval:g} ms, not {frequency:g} Hz: pass a lower --frequency or --wavelet, or omit it"
+        )
     relaxation = waves.Relaxation(frequency, (frequency / 4, min(4 * frequency, _NYQUIST_SHARE / interval)))
     values = np.where(water, _LOSSLESS, quality_factor)
     largest = Mechanisms(relaxation, interval).filters(np.array([quality_factor])).largest

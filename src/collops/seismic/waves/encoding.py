@@ -41,6 +41,9 @@ class SourceEncoding:
     .. math::
         E \left[\frac12 \sum_k \Big\| \sum_i a_{ki} (F_i - d_i) \Big\|^2\right] = \frac12 \sum_i \| F_i - d_i \|^2.
 
+    Absorbing layers without a frequency of their own take it from all wavelets. Where those of the shots differ,
+    encoded shots may thus have layers with other parameters: pass ``Layers(frequency=)`` for equal ones.
+
     The products of different shots are the noise of the gradient, called crosstalk. It decreases with the number of
     encoded shots, and as an average over different signs.
 
@@ -109,8 +112,11 @@ class SourceEncoding:
     def geometry(self, geometry: Geometry) -> Geometry:
         """Return the geometry of the encoded shots, whose sources have wavelets of their own.
 
-        Raises InputError if the shots are of another number, or have different receivers.
+        Raises InputError if the shots are of another number, or have different receivers, and UnsupportedTypeError if
+        it is none.
         """
+        if not isinstance(geometry, Geometry):
+            raise UnsupportedTypeError(f"geometry must be a Geometry, not {type_name(geometry)}")
         weights, receivers = np.asarray(self.weights), np.asarray(geometry.receivers)
         if geometry.shape[0] != weights.shape[1]:
             raise InputError(f"weights of {weights.shape[1]} shots do not fit a geometry of {geometry.shape[0]}")

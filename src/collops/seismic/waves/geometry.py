@@ -172,7 +172,8 @@ class Geometry:
 
 
 def _checked_components(name: str, values: Any, known: list[str], count: int) -> str | tuple[str, ...]:
-    each = list(values) if isinstance(values, Sequence | np.ndarray) and not isinstance(values, str) else [values]
+    each = values.tolist() if isinstance(values, np.ndarray) else values
+    each = list(each) if isinstance(each, Sequence) and not isinstance(each, str) else [each]
     if any(value not in known for value in each) or (len(each) != count and not isinstance(values, str)):
         raise InputError(f"{name} must be one of {', '.join(known)}, or a sequence of {count} of them, not {values!r}")
     return values if isinstance(values, str) else tuple(each)

@@ -26,7 +26,7 @@ class Layers:
         The velocity that scales the damping, in metres per second; by default the largest stable one. A layer absorbs
         better with twice the velocity at the edge than with half of it.
     frequency : float, optional
-        The dominant frequency in hertz; by default the mean frequency of the power spectrum of the first wavelet.
+        The dominant frequency in hertz; by default the mean frequency of the power spectra of all wavelets.
 
     Notes
     -----
@@ -86,8 +86,9 @@ def profile(
     return damping / (damping + shift) * (b - 1), b
 
 
-def mean_frequency(wavelet: np.ndarray, interval: float) -> float:
-    """Return the mean frequency of the power spectrum of a wavelet, in hertz; 0 if it vanishes."""
-    power = np.abs(np.fft.rfft(wavelet)) ** 2
+def mean_frequency(wavelets: np.ndarray, interval: float) -> float:
+    """Return the mean frequency of the power spectra of wavelets, (..., samples), in hertz; 0 if all vanish."""
+    samples = wavelets.shape[-1]
+    power = (np.abs(np.fft.rfft(wavelets.reshape(-1, samples))) ** 2).sum(axis=0)
     total = power.sum()
-    return float((np.fft.rfftfreq(len(wavelet), interval) * power).sum() / total) if total else 0.0
+    return float((np.fft.rfftfreq(samples, interval) * power).sum() / total) if total else 0.0

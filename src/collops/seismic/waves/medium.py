@@ -125,6 +125,7 @@ def grid_values(name: str, values: ArrayLike, grid: Grid) -> np.ndarray:
 
     One number is the value at all points.
     """
+    name = name.replace("_", " ")
     array = finite_array(f"the {name}", values)
     if array.ndim == 0:
         return np.full(grid.shape, array)

@@ -212,7 +212,7 @@ class Modelling:
         if velocity is None:
             velocity = self.grid.largest_step(1.0) / interval  # for which this step is the longest stable one
         if frequency is None:
-            frequency = mean_frequency(self.geometry.wavelets_of(0)[0], interval)
+            frequency = mean_frequency(np.asarray(self.geometry.wavelet), interval)
         return Absorption(interval, velocity, frequency)
 
     def _storage(self, tiles: list[Tile], memory: int | None, bits: int | None) -> Storage:

@@ -75,7 +75,8 @@ class Relaxation:
         if not _positive(self.frequency):
             raise InputError(f"the frequency of relaxation must be a positive number, not {self.frequency!r}")
         band = (self.frequency / 4, 4 * self.frequency) if self.band is None else self.band
-        if not (isinstance(band, tuple | list) and len(band) == 2 and all(map(_positive, band)) and band[0] < band[1]):
+        ends = band.tolist() if isinstance(band, np.ndarray) else band
+        if not (isinstance(ends, tuple | list) and len(ends) == 2 and all(map(_positive, ends)) and ends[0] < ends[1]):
             raise InputError(f"the band of relaxation must be two increasing positive frequencies, not {band!r}")
         if not band[0] <= self.frequency <= band[1]:
             raise InputError(
@@ -83,7 +84,7 @@ class Relaxation:
                 f"not {self.frequency:g} Hz"
             )
         count = self.mechanisms
-        if not isinstance(count, int | np.integer) or not 1 <= count <= _MAX_MECHANISMS:
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= _MAX_MECHANISMS:
             raise InputError(f"relaxation has 1 to {_MAX_MECHANISMS} mechanisms, not {count!r}")
         object.__setattr__(self, "band", (float(band[0]), float(band[1])))
 

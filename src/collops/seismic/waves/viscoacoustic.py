@@ -61,7 +61,7 @@ class Viscoacoustic(Medium):
 
     def __init__(self, tile: Tile, quality_factor: ArrayLike, mechanisms: Mechanisms, **parameters: ArrayLike) -> None:
         super().__init__(tile, **parameters)
-        values = grid_values("quality factor", quality_factor, tile.grid)
+        values = grid_values("quality_factor", quality_factor, tile.grid)
         if not (values > 0).all():
             raise InputError("quality factors must be positive")
         filters = mechanisms.filters(tile.with_halo(values))

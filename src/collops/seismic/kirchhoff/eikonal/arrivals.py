@@ -80,7 +80,7 @@ def first_arrivals(
     Notes
     -----
     The unknown of the scheme is the difference from the time along a straight ray at the velocity of the source
-    [Luo and Qian 2012]: times are exact in a constant velocity, to 1e-4 of the time of a cell, at which sweeps stop, and
+    [Luo and Qian 2012]: times are exact in a constant velocity, to 1e-4 of the time of a cell, where sweeps stop, and
     next to a source the curvature of the wavefront does not add to the error. Differences are upwind, of second order
     where two points precede, else of first. Times within a few cells of a source are integrals of the slowness along
     straight rays.
