@@ -9,12 +9,13 @@ import pytest
 
 from collops.extend.communication import alone
 from collops.seismic.waves import Propagator
-from tests.gpu.test_waves import products
 from tests.seismic.test_waves import assert_exact_adjoint, small
 from tests.seismic.wave_media import CASES, parameters_of
 
 pytestmark = pytest.mark.usefixtures("device")
 pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from tests.gpu.test_waves import products  # noqa: E402  (it skips without CuPy)
 
 
 @pytest.mark.parametrize(("medium", "time_order", "ndim", "order"), CASES)
