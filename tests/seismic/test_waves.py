@@ -59,6 +59,27 @@ def assert_exact_adjoint(F, engine="numpy"):
     return J
 
 
+def assert_exact_on_tiles(comm, grid, geometry, tiles, share=0.5, **options):
+    """Check the adjoint on tiles, and that one rank with a share of the memory computes the same bits."""
+    F = Propagator(grid, geometry, tiles=tiles if comm.size < 4 else None, comm=comm, **options)
+    assert_exact_adjoint(F)
+    memory = int(share * Propagator(grid, geometry, comm=alone(), **options).storage.bytes)
+    other = Propagator(grid, geometry, memory=memory, comm=alone(), **options)
+    assert other.storage.checkpoints and products(F) == products(other)
+
+
+def assert_same_waves(F, other):
+    """Check that traces, their derivative and its transpose are equal to rounding."""
+    model, change, data = arrays_of(F)
+    J, expected = F.jacobian(model), other.jacobian(model)
+    for found, right in [
+        (F(model), other(model)),
+        (J.forward(change), expected.forward(change)),
+        (J.adjoint(data), expected.adjoint(data)),
+    ]:
+        assert float((found - right).norm()) < 1e-13 * float(right.norm())
+
+
 @pytest.mark.parametrize(("ndim", "order", "surface"), [(1, 16, True), (2, 2, True), (2, 8, False), (3, 4, True)])
 def test_the_adjoint_is_exact(comm, ndim, order, surface):
     F = Propagator(*small(ndim, order, surface), dtype="float64", kernels="numpy", comm=comm)

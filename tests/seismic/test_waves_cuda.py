@@ -6,22 +6,11 @@ import numpy as np
 import pytest
 
 from collops.errors import InputError
-from collops.seismic.waves import Geometry, Grid, Layers, Propagator, cuda_march, cuda_storage, modelling
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator, cuda_march, cuda_storage
 from tests.seismic.test_waves import products, small
-from tests.seismic.waves_on_host import COMPILER, replace_device
+from tests.seismic.waves_on_host import COMPILER
 
 pytestmark = [pytest.mark.serial, pytest.mark.skipif(COMPILER is None, reason="needs g++")]
-
-
-@pytest.fixture
-def on_device(monkeypatch, tmp_path):
-    """A function after which propagators use the form for devices."""
-
-    def replace():
-        replace_device(monkeypatch, tmp_path)
-        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
-
-    return replace
 
 
 def test_two_axes_and_any_storage(comm, on_device, monkeypatch):

@@ -8,23 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from collops.seismic.waves import Propagator, cuda_march, cuda_media_march, cuda_storage, modelling
+from collops.seismic.waves import Propagator, cuda_march, cuda_media_march, cuda_storage
 from tests.seismic.test_waves import arrays_of, products, small
 from tests.seismic.wave_media import CASES, parameters_of
-from tests.seismic.waves_on_host import COMPILER, replace_device
+from tests.seismic.waves_on_host import COMPILER
 
 pytestmark = [pytest.mark.serial, pytest.mark.skipif(COMPILER is None, reason="needs g++")]
-
-
-@pytest.fixture
-def on_device(monkeypatch, tmp_path):
-    """A function after which propagators use the form for devices."""
-
-    def replace_all():
-        replace_device(monkeypatch, tmp_path)
-        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
-
-    return replace_all
 
 
 @pytest.mark.parametrize(("medium", "time_order", "ndim", "order"), CASES)
@@ -44,13 +33,13 @@ def test_any_storage(comm, on_device, monkeypatch, medium, time_order):
     grid, geometry = small(2, 4, shots=1, samples=45, width=3)
     grid = replace(grid, time_order=time_order)
     options = {"comm": comm, **parameters_of(medium, grid)}
-    whole = Propagator(grid, geometry, kernels="numpy", **options).storage.bytes
-    cases = [{}, {"memory": whole // 4}, {"memory": whole // 3, "wavefield_bits": 16}, {"aperture": 20.0}]
+    size = Propagator(grid, geometry, kernels="numpy", **options).storage.bytes
+    cases = [{}, {"memory": size // 4}, {"memory": size // 3, "wavefield_bits": 16}, {"aperture": 20.0}]
     expected = [products(Propagator(grid, geometry, kernels="numpy", **options, **case)) for case in cases]
     on_device()
     for case, right in zip(cases, expected, strict=True):
         assert products(Propagator(grid, geometry, **options, **case)) == right
-    monkeypatch.setattr(cuda_storage, "free_memory", lambda: whole // 3)
+    monkeypatch.setattr(cuda_storage, "free_memory", lambda: size // 3)
     assert products(Propagator(grid, geometry, **options)) == expected[0]
 
 

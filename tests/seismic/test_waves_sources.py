@@ -65,8 +65,8 @@ def test_the_same_bits_on_any_ranks_and_tiles(comm):
 def test_wavelets_of_arrays_of_sources(comm):
     grid, several, single = together(samples=20)
     common = replace(several, wavelet=np.asarray(single.wavelet)[0])
-    each = replace(several, wavelet=np.asarray(single.wavelet)[::2])
-    both = [Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm) for geometry in (common, each)]
+    scaled = replace(several, wavelet=np.asarray(single.wavelet)[::2])
+    both = [Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm) for geometry in (common, scaled)]
     model = arrays_of(both[0])[0]
     first, second = (F(model) for F in both)
     np.testing.assert_allclose(second.gather(), first.gather() * np.array([1.0, 2.0])[:, None, None], rtol=1e-11)

@@ -13,7 +13,7 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.communication import alone
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Relaxation
 from collops.seismic.waves.relaxation import Mechanisms
-from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, products, small
+from tests.seismic.test_waves import arrays_of, assert_exact_on_tiles, assert_same_waves, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, ricker
 
@@ -36,12 +36,8 @@ def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order, others):
     grid, geometry = small(ndim, 2, surface=ndim != 2, shots=1, samples=25)
     grid = replace(grid, time_order=time_order, shape=((13,), (17, 14), (12, 8, 12))[ndim - 1], layers=Layers(3))
     options = {"dtype": "float64", "kernels": "numpy", **varying(grid, *others)}
-    tiles = ((comm.size,), (comm.size, 1), (1, 1, comm.size))[ndim - 1] if comm.size < 4 else None
-    F = Propagator(grid, geometry, tiles=tiles, comm=comm, **options)
-    assert_exact_adjoint(F)
-    memory = Propagator(grid, geometry, comm=alone(), **options).storage.bytes * 2 // 3
-    other = Propagator(grid, geometry, memory=memory, comm=alone(), **options)
-    assert other.storage.checkpoints and products(F) == products(other)
+    tiles = ((comm.size,), (comm.size, 1), (1, 1, comm.size))[ndim - 1]
+    assert_exact_on_tiles(comm, grid, geometry, tiles, share=2 / 3, **options)
 
 
 def test_numba_computes_the_same_bits_as_numpy(comm):
@@ -58,14 +54,7 @@ def test_a_large_quality_factor_changes_nothing(comm):
     F, lossless = (
         Propagator(grid, geometry, **options, **x) for x in ({"quality_factor": 1e15, "relaxation": RELAXATION}, {})
     )
-    model, change, data = arrays_of(F)
-    J, expected = F.jacobian(model), lossless.jacobian(model)
-    for found, right in [
-        (F(model), lossless(model)),
-        (J.forward(change), expected.forward(change)),
-        (J.adjoint(data), expected.adjoint(data)),
-    ]:
-        assert float((found - right).norm()) < 1e-13 * float(right.norm())
+    assert_same_waves(F, lossless)
 
 
 def test_jax_differentiates_the_same_scheme(comm, jax_double):

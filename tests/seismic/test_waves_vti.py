@@ -12,7 +12,7 @@ from collops.errors import InputError
 from collops.extend.communication import alone
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator
 from tests.seismic.test_anisotropic_arrivals import group_time
-from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, products, small
+from tests.seismic.test_waves import arrays_of, assert_exact_on_tiles, assert_same_waves, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, analytic, ricker
 from tests.seismic.wave_media import varying_anisotropy as varying
@@ -23,12 +23,8 @@ def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
     grid, geometry = small(ndim, 2, surface=ndim == 3, shots=1, samples=25)
     grid = replace(grid, time_order=time_order, shape=((12, 8, 12), (17, 14))[3 - ndim], layers=Layers(3))
     options = {"dtype": "float64", "kernels": "numpy", **varying(grid)}
-    tiles = (((1, 1, comm.size), (comm.size, 1))[3 - ndim]) if comm.size < 4 else None
-    F = Propagator(grid, geometry, tiles=tiles, comm=comm, **options)
-    assert_exact_adjoint(F)
-    memory = Propagator(grid, geometry, comm=alone(), **options).storage.bytes // 2
-    other = Propagator(grid, geometry, memory=memory, comm=alone(), **options)
-    assert other.storage.checkpoints and products(F) == products(other)
+    tiles = ((1, 1, comm.size), (comm.size, 1))[3 - ndim]
+    assert_exact_on_tiles(comm, grid, geometry, tiles, **options)
 
 
 def test_numba_computes_the_same_bits_as_numpy(comm):
@@ -42,14 +38,7 @@ def test_without_anisotropy_waves_are_acoustic(comm):
     none = np.zeros(grid.shape)
     options = {"dtype": "float64", "kernels": "numpy", "comm": comm}
     F, acoustic = (Propagator(grid, geometry, **options, **x) for x in ({"epsilon": none, "delta": none}, {}))
-    model, change, data = arrays_of(F)
-    J, expected = F.jacobian(model), acoustic.jacobian(model)
-    for found, right in [
-        (F(model), acoustic(model)),
-        (J.forward(change), expected.forward(change)),
-        (J.adjoint(data), expected.adjoint(data)),
-    ]:
-        assert float((found - right).norm()) < 1e-13 * float(right.norm())
+    assert_same_waves(F, acoustic)
 
 
 def test_jax_computes_the_same_traces(comm, jax_double):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.seismic.waves import cuda_clock, cuda_steps, cuda_storage
+from collops.seismic.waves import cuda_clock, cuda_march, cuda_steps, cuda_storage, modelling
 
 COMPILER = shutil.which("g++")
 _WAVES = """
@@ -148,3 +148,14 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(module, "empty_on_host", np.empty)
         monkeypatch.setattr(module, "download", lambda array, out: np.copyto(out, array), raising=False)
         monkeypatch.setattr(module, "upload", np.copyto)
+
+
+@pytest.fixture
+def on_device(monkeypatch, tmp_path):
+    """A function after which propagators use the form for devices."""
+
+    def replace():
+        replace_device(monkeypatch, tmp_path)
+        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
+
+    return replace

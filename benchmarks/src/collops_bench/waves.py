@@ -99,7 +99,7 @@ def measure(context: Context) -> Iterator[Measurement]:
 
 
 def _scaled(context: Context, kind: str, shape: tuple[int, ...], factor: int, samples: int) -> Measurement:
-    """Return the measurement of all ranks on a grid that is longer than that of one rank by a factor."""
+    """Measure all ranks on a grid that is `factor` times as long as the grid of one rank."""
     programs: dict[str, Callable[[], DistributedArray]] = {}
     for name, comm, n in ((OURS, context.comm, factor), (ALONE, alone(), 1)):
         size = (n * shape[0], *shape[1:])

@@ -62,7 +62,7 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _described(name: str, value: Any, own_module: str, names: set[str], seen: set[Any]) -> list[str]:
-    """Return texts that change with a value that a function uses, and with those of `names` that a module has."""
+    """Return texts that change with a value that a function uses; of a module, with its attributes in `names`."""
     if value is None or isinstance(value, type):
         return []
     if isinstance(value, np.ndarray):  # whose text leaves numbers out

@@ -112,7 +112,7 @@ class Nodes:
         ]
 
     def refine(self, values: LocalArray, cells: Sequence[Cells] | None = None) -> LocalArray:
-        """Interpolate values at the nodes, (…, size), to all image points, flat, or to those of `cells_at`.
+        """Interpolate values at the nodes, (…, size), to all image points, flat, or to the points of `cells_at`.
 
         Values may be on a device, and cells are in their memory.
         """

@@ -73,7 +73,7 @@ def check_encoded(waves: WaveProblem, shots: int) -> None:
 def encoded(job: Job[Any], waves: WaveProblem, shots: int, seed: Sequence[int]) -> WaveProblem:
     """Return the problem with the shots combined into a number of encoded shots, with random signs. Collective.
 
-    Its traces are those of the encoded shots, and its survey is the original one.
+    It has the traces of the encoded shots, and the original survey.
     """
     propagator = waves.propagator
     encoding = SourceEncoding.random(propagator.geometry.shape[0], shots, seed=seed)

@@ -116,12 +116,12 @@ class Options(WaveOptions):
                 f"--encode needs --misfit waveform: traces of encoded shots have no {self.misfit} of a shot"
             )
         if self.resume and self.checkpoint is not None:
-            check_checkpoints(Path(self.checkpoint), self.signs_change_every())
+            check_checkpoints(Path(self.checkpoint), self.redraw_interval())
         if self.encode is not None and self.survey is None and self.encode > self.shots:
             raise InputError(f"--encode must be at most {self.shots}, the number of shots, not {self.encode}")
 
-    def signs_change_every(self) -> int | None:
-        """Return the iterations of a draw of signs; None without encoded shots."""
+    def redraw_interval(self) -> int | None:
+        """Return the number of iterations with the same signs; None without encoded shots."""
         return None if self.encode is None else self.redraw or _REDRAW
 
     def frequencies(self, peak: float) -> list[float | None]:
@@ -209,7 +209,7 @@ def invert(
     if options.encode is not None:
         job.warn_of_idle_ranks(options.encode, "encoded shots")
     solutions: dict[Stage, Solution] = {}
-    plan = stages(bands, options.iterations, options.signs_change_every())
+    plan = stages(bands, options.iterations, options.redraw_interval())
     for stage in plan:
         shots = waves
         if options.encode is not None and stage.draw is not None:

@@ -1,4 +1,4 @@
-"""The time loops of any medium on a device: those of hosts, with sources, receivers and storage on the device."""
+"""The time loops of any medium on a device: the loops of hosts, with sources, receivers and storage on the device."""
 
 from __future__ import annotations
 

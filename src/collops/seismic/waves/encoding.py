@@ -41,8 +41,8 @@ class SourceEncoding:
     .. math::
         E \left[\frac12 \sum_k \Big\| \sum_i a_{ki} (F_i - d_i) \Big\|^2\right] = \frac12 \sum_i \| F_i - d_i \|^2.
 
-    Absorbing layers without a frequency of their own take it from all wavelets. Where those of the shots differ,
-    encoded shots may thus have layers with other parameters: pass ``Layers(frequency=)`` for equal ones.
+    Absorbing layers without a frequency of their own take it from all wavelets. If the wavelets of the shots differ,
+    the layers of encoded shots may differ from the layers of the shots: pass ``Layers(frequency=)``.
 
     The products of different shots are the noise of the gradient, called crosstalk. It decreases with the number of
     encoded shots, and as an average over different signs.
@@ -112,8 +112,8 @@ class SourceEncoding:
     def geometry(self, geometry: Geometry) -> Geometry:
         """Return the geometry of the encoded shots, whose sources have wavelets of their own.
 
-        Raises InputError if the shots are of another number, or have different receivers, and UnsupportedTypeError if
-        it is none.
+        Raises InputError if the number of shots differs, or the shots have different receivers, and
+        UnsupportedTypeError for any other type.
         """
         if not isinstance(geometry, Geometry):
             raise UnsupportedTypeError(f"geometry must be a Geometry, not {type_name(geometry)}")

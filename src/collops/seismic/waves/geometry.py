@@ -172,11 +172,12 @@ class Geometry:
 
 
 def _checked_components(name: str, values: Any, known: list[str], count: int) -> str | tuple[str, ...]:
-    each = values.tolist() if isinstance(values, np.ndarray) else values
-    each = list(each) if isinstance(each, Sequence) and not isinstance(each, str) else [each]
-    if any(value not in known for value in each) or (len(each) != count and not isinstance(values, str)):
+    components = values.tolist() if isinstance(values, np.ndarray) else values
+    if isinstance(components, str) or not isinstance(components, Sequence):
+        components = [components]
+    if any(value not in known for value in components) or (len(components) != count and not isinstance(values, str)):
         raise InputError(f"{name} must be one of {', '.join(known)}, or a sequence of {count} of them, not {values!r}")
-    return values if isinstance(values, str) else tuple(each)
+    return values if isinstance(values, str) else tuple(components)
 
 
 class Stations(NamedTuple):

@@ -21,7 +21,7 @@ _ADDRESSES += ("clock", "rows", "columns", "weights", "points", "signal", "trace
 
 
 class Wavefield:
-    """Arrays of which the clock of a device chooses one: the number of the step less that of the first one stored.
+    """Arrays from which the clock of a device selects one, by its step relative to the first stored step.
 
     It has the shape of one of them, and is indexed like it along the first axes.
 

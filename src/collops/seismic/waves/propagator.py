@@ -127,8 +127,9 @@ class Propagator:
         a = \frac{1}{\rho} \nabla \cdot \sigma
 
     with :math:`\mu = \rho v_S^2` and :math:`\lambda + 2 \mu = \rho v^2`, on the staggered grid of velocity and stress
-    [2]_. Receivers record the pressure, the negative mean of the n normal stresses. In homogeneous media it is that of
-    the fluid with the same velocity and density, times the square of :math:`1 - 2 (n - 1) / n\, v_S^2 / v^2`.
+    [2]_. Receivers record the pressure, the negative mean of the n normal stresses. In homogeneous media it equals the
+    pressure in a fluid with the same velocity and density, times the square of
+    :math:`1 - 2 (n - 1) / n\, v_S^2 / v^2`.
 
     With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
     to the modulus at the reference frequency [3]_.

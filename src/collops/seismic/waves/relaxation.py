@@ -38,8 +38,8 @@ class Relaxation:
 
     Notes
     -----
-    With the quality factor Q, the real part of the complex modulus is Q times the imaginary part. That of the wave
-    equation is
+    With the quality factor Q, the real part of the complex modulus is Q times the imaginary part. The modulus of the
+    wave equation is
 
     .. math::
         M(\omega) = M(0) \left(1 + \sum_l y_l \frac{i \omega \tau_l}{1 + i \omega \tau_l}\right)
@@ -189,7 +189,7 @@ def mechanisms_of(relaxation: object, parameters: Mapping[str, Any], interval: f
 def _fit(ratios: np.ndarray) -> tuple[float, tuple[np.ndarray, np.ndarray]]:
     """Return the largest relative error of the quality factor, and a matrix and a vector for its weights.
 
-    `ratios` are those of fitted frequencies to relaxation frequencies, of shape (frequencies, mechanisms). The error is
+    `ratios` are fitted frequencies over relaxation frequencies, of shape (frequencies, mechanisms). The error is
     infinite if a weight would not be positive.
     """
     real, imaginary = ratios**2 / (1 + ratios**2), ratios / (1 + ratios**2)

@@ -28,8 +28,8 @@ class Viscoacoustic(Medium):
     [1]_. The scheme filters the result of L, and sources, in time: for the filter see :class:`RelaxationSteps`. Its
     response H at the first sample is a factor of the coefficients C.
 
-    No gain of a mechanism is positive. Then the imaginary part of H is positive between the frequency 0 and that of
-    alternating signs, where H is largest and real, and the scheme is stable if it were with the coefficients
+    The gains of all mechanisms are negative or 0. Then the imaginary part of H is positive between the frequency 0 and
+    the Nyquist frequency, where H is largest and real, and the scheme is stable if it were with the coefficients
     :math:`C \max H`: outside the unit circle, :math:`-(z - 2 + 1 / z) / H(z)` is real only where z is. It is negative
     where z is positive, and exceeds :math:`4 / \max H` where z is negative, so that no eigenvalue of the operator can
     equal it.

@@ -92,7 +92,7 @@ class CoarseGrid:
             lines = np.moveaxis(lines, axis, -1)
             exact = _integrals(lines, step)[..., from_host(numbers[1:] - 1)]
             sampled = _integrals(lines[..., from_host(numbers)], from_host(step * np.diff(numbers)))
-            # At the first points of the lines there is no error.
+            # The error vanishes at the first point of each line.
             points = exact.size // max(1, len(numbers) - 1) * len(numbers)
             errors.append(math.sqrt(float(((exact - sampled) ** 2).sum()) / max(1, points)))
         return max(errors)
