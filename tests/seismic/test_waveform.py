@@ -200,6 +200,16 @@ def test_encoded_shots_resume_bit_by_bit(comm, folder, monkeypatch):
         encoded(job_of(options, comm), muted, 2, (0,))
 
 
+def test_encoded_shots_are_attenuated_as_the_shots_are(comm):
+    job = job_of(fwi.Options(**SMALL, encode=2, quality_factor=30.0), comm)
+    waves = prepare(job)
+    combined = encoded(job, waves, 2, (0,))
+    model = waves.model(job, waves.problem.velocity)
+    expected = SourceEncoding.random(3, 2, seed=(0,)).data(waves.propagator(model)).gather()
+    found = combined.propagator(combined.model(job, waves.problem.velocity)).gather()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
 def test_images_are_gradients_and_least_squares_explain_more(comm, folder):
     job = job_of(rtm.Options(**SMALL), comm)
     waves = prepare(job)

@@ -60,6 +60,19 @@ def test_fluids_are_acoustic(comm):
 
 
 @pytest.mark.serial
+def test_windows_and_wavelets(comm):
+    """A window with all points changes nothing, and traces are a linear function of the wavelet."""
+    grid, geometry = small(2, 4, surface=False, shots=1, samples=25)
+    options = {"dtype": "float64", "kernels": "numpy", "comm": comm, **varying(grid)}
+    F, windowed = (Propagator(grid, geometry, aperture=aperture, **options) for aperture in (None, 500.0))
+    assert_same_waves(windowed, F)
+    model = arrays_of(F)[0]
+    W, expected = F.wavelet_operator(model), F(model)
+    wavelet = collops.from_global(np.asarray(geometry.wavelet), layout=W.domain, comm=comm)
+    assert float((W @ wavelet - expected).norm()) < 1e-12 * float(expected.norm())
+
+
+@pytest.mark.serial
 def test_jax_differentiates_the_same_scheme(jax_double):
     import jax
 
