@@ -10,7 +10,7 @@ import numpy as np
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
 from collops.seismic.graphs import recorded, side_streams
-from collops.seismic.waves.cuda_storage import download, empty_on_host, upload
+from collops.seismic.waves.cuda.storage import download, empty_on_host, upload
 
 _SIDES = 7  # streams for the receivers, and for the kinds of points that layers reach
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again

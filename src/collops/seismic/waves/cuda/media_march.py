@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.cuda_clock import Clock, State
-from collops.seismic.waves.cuda_storage import CudaStorage
+from collops.seismic.waves.cuda.clock import Clock, State
+from collops.seismic.waves.cuda.media_kernels import Wavefield
+from collops.seismic.waves.cuda.storage import CudaStorage
 from collops.seismic.waves.march import March
-from collops.seismic.waves.media_kernels import Wavefield
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments
 

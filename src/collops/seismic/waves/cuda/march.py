@@ -13,13 +13,13 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
-from collops.seismic.waves.cuda_clock import Clock, State
-from collops.seismic.waves.cuda_media_march import on_device
-from collops.seismic.waves.cuda_steps import Arguments, CudaSteps
-from collops.seismic.waves.cuda_storage import CudaStorage
+from collops.seismic.waves.cuda.clock import Clock, State
+from collops.seismic.waves.cuda.media_march import on_device
+from collops.seismic.waves.cuda.steps import Arguments, CudaSteps
+from collops.seismic.waves.cuda.storage import CudaStorage
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.march import March as HostMarch
-from collops.seismic.waves.medium import Medium
+from collops.seismic.waves.media.medium import Medium
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
