@@ -21,14 +21,16 @@ from collops.seismic.signals import (
     check_unbiased,
     count_biased,
     frequency_from_power,
+    frequency_of,
     highest_frequency,
     power_spectrum,
+    ricker,
 )
 from collops.seismic.streams import Source, Stream, located
 from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
-from collops.seismic.survey.choices import choose_grid, choose_modelling, choose_weighting, grid_of_array
+from collops.seismic.survey.choices import choose_grid, choose_weighting, grid_of_array, mode_of
 from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
 from collops.seismic.survey.selection import offset_classes
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from collops.seismic.kirchhoff import FixedTables, Thomsen, Weighting
     from collops.seismic.kirchhoff.weights import Amplitude
     from collops.seismic.survey.normal import NormalEquations, Weights
+    from collops.seismic.survey.operator import SurveyModelling
 
 
 def read(
@@ -321,9 +324,10 @@ class Survey:
             highest = highest_frequency(self.spectrum(), geometry.samples, geometry.interval)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             if isinstance(model, np.ndarray):
-                grid = grid_of_array(self, model, numbers)
+                grid = grid_of_array(self.geometry, self.headers, model, numbers, self.notes)
             else:
-                grid = choose_grid(self, model, numbers | {"highest": highest, "notes": self.notes})
+                numbers = numbers | {"highest": highest, "notes": self.notes}
+                grid = choose_grid(self.geometry, self.headers, model, numbers)
         return grid
 
     def velocity(self, velocity: Model | float | Source | tuple[str, Source], grid: Grid) -> np.ndarray:
@@ -452,8 +456,53 @@ class Survey:
             On every rank, if an argument cannot be used.
         """
         options = frequency, wavelet, weighting, antialias, dtype, engine
-        modelling = choose_modelling(self, self.model(velocity), mode, thomsen, (grid, target or grid), *options)
+        modelling = self._modelling(self.model(velocity), mode, thomsen, (grid, target or grid), *options)
         return modelling.operator(coarsen, folder, streamed, split, tolerance, kept)
+
+    def _modelling(
+        self,
+        model: Model,
+        mode: str | None,
+        thomsen: Thomsen | None,
+        grids: tuple[Grid, Grid],
+        frequency: float | None,
+        wavelet: tuple[np.ndarray, int] | None,
+        weighting: Weighting | None,
+        antialias: bool,
+        dtype: DTypeLike,
+        engine: str | Engine | None,
+    ) -> SurveyModelling:
+        """Choose the mode and the wavelet, and check them with the velocity and the weights. Collective.
+
+        `grids` are the grids of the velocity and of the image.
+        """
+        from collops.seismic.host_kernels import threads_of_rank
+        from collops.seismic.kirchhoff import Weighting
+        from collops.seismic.kirchhoff.geometry import ImageGrid, checked_wavelet
+        from collops.seismic.survey.operator import SurveyModelling
+
+        comm, geometry, grid = self.comm, self.geometry, grids[0]
+        with raised_together():
+            mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
+        velocity = self.velocity(model, grid)
+        with local_stage(comm):
+            grid.box(grids[1])
+            if wavelet is not None:
+                if frequency is not None:
+                    raise InputError("frequency and wavelet exclude each other: omit one of them")
+                frequency = frequency_of(checked_wavelet(*wavelet)[0], geometry.interval)
+        if frequency is None:
+            frequency = self.frequency()
+        with local_stage(comm):
+            weighting = weighting or Weighting()
+            weighting.check(len(grid.shape))
+            self.check(velocity, grid, frequency)
+            taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
+            compute, kind = engine_called(engine), np.dtype(dtype)
+            if thomsen is not None:
+                thomsen.parameters(ImageGrid.from_axes(*map(grid.axes.get, "zxy")))  # raises if it cannot be used
+        medium, kernels = (velocity, mode, thomsen), (taps, centre, weighting, antialias, kind, compute)
+        return SurveyModelling(geometry, comm, self.notes, *grids, *medium, *kernels, threads_of_rank(comm, compute))
 
     def weighting(
         self,
@@ -485,7 +534,7 @@ class Survey:
         Weighting
             For `operator`.
         """
-        return choose_weighting(self, grid, amplitude, aperture, max_dip)
+        return choose_weighting(self.geometry, self.headers, grid, amplitude, aperture, max_dip, self.notes)
 
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
