@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from collops.errors import InputError
-from collops.seismic.waves import Geometry, Grid, Layers, Propagator, cuda_march, cuda_storage
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator
+from collops.seismic.waves.cuda import march, storage
 from tests.seismic.test_waves import products, small
 from tests.seismic.waves_on_host import COMPILER
 
@@ -24,26 +25,26 @@ def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
     expected_compressed, size = products(compressed), compressed.storage.bytes
     on_device()
     for memory, free in [(None, 1 << 40), (whole // 4, 1 << 40), (None, whole // 3), (whole // 4, whole // 8)]:
-        monkeypatch.setattr(cuda_storage, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(storage, "free_memory", lambda free=free: free)
         assert products(Propagator(grid, geometry, memory=memory, comm=comm)) == expected
     far_checkpoints = []
 
-    class Store(cuda_storage.CudaStorage):
+    class Store(storage.CudaStorage):
         def __init__(self, *args):
             super().__init__(*args)
             far_checkpoints.append(self.checkpoints_far)
 
-    monkeypatch.setattr(cuda_march, "CudaStorage", Store)
+    monkeypatch.setattr(march, "CudaStorage", Store)
     for free in (1 << 40, size):  # checkpoints do not fit the part of the memory that is used
-        monkeypatch.setattr(cuda_storage, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(storage, "free_memory", lambda free=free: free)
         F = Propagator(grid, geometry, comm=comm, **lossy)
         assert products(F) == expected_compressed
         assert far_checkpoints[-1] == (free == size)
     with monkeypatch.context() as patch:
-        patch.setattr(cuda_storage, "memory_of", lambda engine: 1000)
+        patch.setattr(storage, "memory_of", lambda engine: 1000)
         with pytest.raises(InputError, match="of the host's memory"):
             products(Propagator(grid, geometry, comm=comm, **lossy))
-    monkeypatch.setattr(cuda_storage, "free_memory", lambda: 4000)
+    monkeypatch.setattr(storage, "free_memory", lambda: 4000)
     with pytest.raises(InputError, match="compressed wavefields need"):
         products(Propagator(grid, geometry, comm=comm, **lossy))
 

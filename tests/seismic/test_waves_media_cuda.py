@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from collops.seismic.waves import Propagator, cuda_march, cuda_media_march, cuda_storage
+from collops.seismic.waves import Propagator
+from collops.seismic.waves.cuda import march, media_march, storage
 from tests.seismic.test_waves import arrays_of, products, small
 from tests.seismic.wave_media import CASES, parameters_of
 from tests.seismic.waves_on_host import COMPILER
@@ -39,17 +40,17 @@ def test_any_storage(comm, on_device, monkeypatch, medium, time_order):
     on_device()
     for case, right in zip(cases, expected, strict=True):
         assert products(Propagator(grid, geometry, **options, **case)) == right
-    monkeypatch.setattr(cuda_storage, "free_memory", lambda: size // 3)
+    monkeypatch.setattr(storage, "free_memory", lambda: size // 3)
     assert products(Propagator(grid, geometry, **options)) == expected[0]
 
 
-@pytest.mark.parametrize(("medium", "module"), [("constant", cuda_march), ("density", cuda_media_march)])
+@pytest.mark.parametrize(("medium", "module"), [("constant", march), ("density", media_march)])
 def test_the_memory_of_wavefields_is_free_with_the_jacobian(comm, on_device, monkeypatch, medium, module):
     """Without waiting for Python to collect cycles: another gradient, or another library, needs it now."""
     grid, geometry = small(2, 4, shots=1, samples=45, width=3)
     kept = []
 
-    class Store(cuda_storage.CudaStorage):
+    class Store(storage.CudaStorage):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             kept.append(weakref.ref(self))

@@ -12,7 +12,7 @@ import collops
 from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.communication import alone
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator, Relaxation
-from collops.seismic.waves.relaxation import Mechanisms
+from collops.seismic.waves.media.relaxation import Mechanisms
 from tests.seismic.test_waves import arrays_of, assert_exact_on_tiles, assert_same_waves, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, ricker

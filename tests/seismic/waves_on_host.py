@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collops.seismic.waves import cuda_clock, cuda_march, cuda_steps, cuda_storage, modelling
+from collops.seismic.waves import modelling
+from collops.seismic.waves.cuda import clock, march, steps, storage
 
 COMPILER = shutil.which("g++")
 _WAVES = """
@@ -95,7 +96,7 @@ class Compiled:
 
     def __init__(self, folder: Path, name: str, options: tuple[str, ...]) -> None:
         path = folder / f"{name}{abs(hash(options))}.so"
-        source = Path(cuda_steps.__file__).with_name(name)
+        source = Path(steps.__file__).with_name(name)
         driver = path.with_suffix(".cpp")
         names = re.findall(r"^KERNEL (\w+)\(", source.read_text(), re.MULTILINE)
         table = _WAVES if name == "waves.cu" else ", ".join(f'{{"{found}", {found}}}' for found in names)
@@ -137,14 +138,14 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         sizes = [(ctypes.c_int * 3)(*map(int, each)) for each in (grid, block)]
         made.library.run(name.encode(), *sizes, ctypes.c_void_p(arguments.parameters(ahead)))
 
-    monkeypatch.setattr(cuda_steps, "current_device", lambda: 0)
-    monkeypatch.setattr(cuda_steps, "address_of", lambda array: array.ctypes.data)
-    monkeypatch.setattr(cuda_steps, "kernels", kernels)
-    monkeypatch.setattr(cuda_steps, "launch", launch)
-    monkeypatch.setattr(cuda_clock, "recorded", lambda work: work)
-    monkeypatch.setattr(cuda_clock, "side_streams", lambda count: [])
-    monkeypatch.setattr(cuda_storage, "free_memory", lambda: 1 << 40)
-    for module in (cuda_storage, cuda_clock):
+    monkeypatch.setattr(steps, "current_device", lambda: 0)
+    monkeypatch.setattr(steps, "address_of", lambda array: array.ctypes.data)
+    monkeypatch.setattr(steps, "kernels", kernels)
+    monkeypatch.setattr(steps, "launch", launch)
+    monkeypatch.setattr(clock, "recorded", lambda work: work)
+    monkeypatch.setattr(clock, "side_streams", lambda count: [])
+    monkeypatch.setattr(storage, "free_memory", lambda: 1 << 40)
+    for module in (storage, clock):
         monkeypatch.setattr(module, "empty_on_host", np.empty)
         monkeypatch.setattr(module, "download", lambda array, out: np.copyto(out, array), raising=False)
         monkeypatch.setattr(module, "upload", np.copyto)
@@ -156,6 +157,6 @@ def on_device(monkeypatch, tmp_path):
 
     def replace():
         replace_device(monkeypatch, tmp_path)
-        monkeypatch.setattr(modelling, "_loops_of", lambda engine: cuda_march)
+        monkeypatch.setattr(modelling, "_loops_of", lambda engine: march)
 
     return replace

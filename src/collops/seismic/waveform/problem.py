@@ -20,7 +20,7 @@ from collops.seismic.waveform.earth import smooth_model, velocity_model, water_p
 from collops.seismic.waveform.options import WaveOptions
 from collops.seismic.waveform.recording import Recording, line_source, time_steps, wavelet_at_steps
 from collops.seismic.waves import Propagator
-from collops.seismic.waves.relaxation import Mechanisms
+from collops.seismic.waves.media.relaxation import Mechanisms
 
 _NX, _NZ, _SPACING = 140, 50, 20.0
 _FREQUENCY, _INTERVAL = 7.0, 0.004

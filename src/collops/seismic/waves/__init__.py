@@ -12,8 +12,8 @@ from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.inversion import WaveformMisfit
 from collops.seismic.waves.layers import Layers
+from collops.seismic.waves.media.relaxation import Relaxation
 from collops.seismic.waves.propagator import Propagator
-from collops.seismic.waves.relaxation import Relaxation
 from collops.seismic.waves.shot_shares import share_by_cost
 from collops.seismic.waves.stencil import largest_step, phase_velocity
 from collops.seismic.waves.storage import Storage

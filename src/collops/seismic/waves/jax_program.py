@@ -17,17 +17,18 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from collops.extend.arrays import LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
-from collops.seismic.waves.jax_steps import State
 from collops.seismic.waves.march import last_field
 from collops.seismic.waves.modelling import Modelling
 from collops.seismic.waves.shot import Shot
+from collops.seismic.waves.steps.jax_laplacians import State
 
 
 class Program:
     """The traces of this rank's shots as a function of the velocity. Collective: one small allreduce.
 
     Steps are nested loops; a derivative computes the inner ones again, such that the stored fields fit the memory of
-    the propagator. See :class:`collops.seismic.waves.numpy_steps.Steps` for the scheme, whose derivative JAX computes.
+    the propagator. For the scheme, whose derivative JAX computes, see
+    :class:`collops.seismic.waves.steps.acoustic.Steps`.
 
     Parameters
     ----------

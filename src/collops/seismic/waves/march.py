@@ -11,7 +11,7 @@ import numpy as np
 from collops.extend.engines import engine_of
 from collops.seismic.host_kernels import uses_numba
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.medium import Medium
+from collops.seismic.waves.media.medium import Medium
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Reversal, Storage
 

@@ -24,15 +24,15 @@ from collops.seismic.waves.grid import Grid, Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
-from collops.seismic.waves.media import kind_of_medium
-from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.media.kinds import kind_of_medium
+from collops.seismic.waves.media.medium import grid_values
+from collops.seismic.waves.media.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.particle_velocity import integrated, integrated_transposed
-from collops.seismic.waves.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
-_loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda_march")
+_loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
 

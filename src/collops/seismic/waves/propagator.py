@@ -17,8 +17,8 @@ from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxe
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
+from collops.seismic.waves.media.relaxation import Relaxation
 from collops.seismic.waves.modelling import Modelling, check_host
-from collops.seismic.waves.relaxation import Relaxation
 from collops.seismic.waves.wavelet import WaveletModelling
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-// Time steps of acoustic waves on a tile: the kernels of cuda_steps.py, with the arithmetic of numpy_steps.py.
+// Time steps of acoustic waves on a tile: the kernels of steps.py, with the arithmetic of steps/acoustic.py.
 //
 // Threads march along an axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
 // reach are computed by the same code with further terms. Where layers across one axis reach, or across rows and one more, their memory

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves import cuda_steps
+from collops.seismic.waves.cuda import steps as cuda_steps
 from collops.seismic.waves.grid import Tile
 
 # As in media.cu.

@@ -1,4 +1,4 @@
-// Time steps of any medium on a tile: the kernels of media_kernels.py, with the arithmetic of numpy_steps.py and density_steps.py.
+// Time steps of any medium on a tile: the kernels of media_kernels.py, with the arithmetic of steps/acoustic.py and steps/density.py.
 //
 // Each kernel does a part of a step: a derivative with its layers, a product with the coefficients, sources or receivers. A thread
 // computes one point, and neighbours in a row are next to each other. Compiled without contraction (--fmad=false), each point takes the

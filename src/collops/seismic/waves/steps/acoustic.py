@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.host_steps import HostSteps
+from collops.seismic.waves.steps.host import HostSteps
 
 _Window = tuple[tuple[int, int], ...]
 

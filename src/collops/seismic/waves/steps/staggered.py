@@ -9,8 +9,8 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.host_steps import HostSteps
 from collops.seismic.waves.stencil import staggered_derivative
+from collops.seismic.waves.steps.host import HostSteps
 
 
 class Recursion(NamedTuple):

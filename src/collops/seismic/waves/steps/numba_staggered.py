@@ -12,10 +12,10 @@ from numba import prange
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
-from collops.seismic.waves.density_steps import DensitySteps
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.numba_products import NumbaProducts
-from collops.seismic.waves.staggered_steps import Recursion, StaggeredSteps
+from collops.seismic.waves.steps.density import DensitySteps
+from collops.seismic.waves.steps.numba_products import NumbaProducts
+from collops.seismic.waves.steps.staggered import Recursion, StaggeredSteps
 
 _ROWS = 16  # of a task
 

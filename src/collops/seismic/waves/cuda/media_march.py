@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.cuda_clock import Clock, State
-from collops.seismic.waves.cuda_storage import CudaStorage
+from collops.seismic.waves.cuda.clock import Clock, State
+from collops.seismic.waves.cuda.media_kernels import Wavefield
+from collops.seismic.waves.cuda.storage import CudaStorage
 from collops.seismic.waves.march import March
-from collops.seismic.waves.media_kernels import Wavefield
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments
 
@@ -36,9 +36,11 @@ class DeviceLoops(March):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        recordable = arguments[4] is None  # without an exchange of halos
+        halos = arguments[4]
         time, several = self._xp.zeros(2, np.int32), self._steps.kernels.several
-        self._clock = Clock(time, lambda by: several("tick", ahead=by, clock=time, count=1), recordable)
+        self._clock = Clock(
+            time, lambda by: several("tick", ahead=by, clock=time, count=1), halos is None or halos.recordable
+        )
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(self._storage)
 

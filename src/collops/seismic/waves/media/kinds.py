@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from collops.errors import InputError
-from collops.seismic.waves.elastic import Elastic
-from collops.seismic.waves.medium import Medium
-from collops.seismic.waves.variable_density import VariableDensity
-from collops.seismic.waves.viscoacoustic import Viscoacoustic, ViscoacousticDensity, ViscoacousticVTI
-from collops.seismic.waves.vti import VTI
+from collops.seismic.waves.media.elastic import Elastic
+from collops.seismic.waves.media.medium import Medium
+from collops.seismic.waves.media.variable_density import VariableDensity
+from collops.seismic.waves.media.viscoacoustic import Viscoacoustic, ViscoacousticDensity, ViscoacousticVTI
+from collops.seismic.waves.media.vti import VTI
 
 # By the names of the parameters, sorted.
 _MEDIA: dict[tuple[str, ...], Any] = {

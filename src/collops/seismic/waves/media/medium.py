@@ -98,24 +98,24 @@ class Medium:
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
         if compiled:
-            from collops.seismic.waves.numba_steps import Steps
+            from collops.seismic.waves.steps.numba_acoustic import Steps
         else:
-            from collops.seismic.waves.numpy_steps import Steps
+            from collops.seismic.waves.steps.acoustic import Steps
         return Steps(self.tile, slabs, dtype, threads)
 
     def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
         """Return the steps of a device, of which `xp` is the module of arrays."""
         if self.tile.grid.time_order == 2:
-            from collops.seismic.waves.cuda_steps import CudaSteps
+            from collops.seismic.waves.cuda.steps import CudaSteps
 
             return CudaSteps(self.tile, slabs, dtype)
-        from collops.seismic.waves.cuda_media_steps import CudaLaplacianSteps
+        from collops.seismic.waves.cuda.media_steps import CudaLaplacianSteps
 
         return CudaLaplacianSteps(self.tile, slabs, dtype, xp)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
-        from collops.seismic.waves.jax_steps import TracedSteps
+        from collops.seismic.waves.steps.jax_laplacians import TracedSteps
 
         return TracedSteps(self.tile, slabs, dtype, None)
 

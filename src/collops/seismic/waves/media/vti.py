@@ -12,7 +12,7 @@ from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.medium import Medium, grid_values
+from collops.seismic.waves.media.medium import Medium, grid_values
 from collops.seismic.waves.stencil import largest_wavenumber
 
 
@@ -79,19 +79,19 @@ class VTI(Medium):
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
         if compiled:
-            from collops.seismic.waves.numba_steps import NumbaVTISteps, Steps
+            from collops.seismic.waves.steps.numba_acoustic import NumbaVTISteps, Steps
 
             parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
             return NumbaVTISteps(self.tile, dtype, threads, *parts)
-        from collops.seismic.waves.numpy_steps import Steps
-        from collops.seismic.waves.vti_steps import VTISteps
+        from collops.seismic.waves.steps.acoustic import Steps
+        from collops.seismic.waves.steps.vti import VTISteps
 
         parts = (Steps(self.tile, slabs, dtype, threads, axes) for axes in self._axes)
         return VTISteps(self.tile, dtype, *parts)
 
     def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
         """Return the steps of a device, of which `xp` is the module of arrays."""
-        from collops.seismic.waves.cuda_media_steps import CudaLaplacianSteps, CudaVTISteps
+        from collops.seismic.waves.cuda.media_steps import CudaLaplacianSteps, CudaVTISteps
 
         arguments = self.tile, slabs, dtype, xp
         parts = (CudaLaplacianSteps(*arguments, axes, CudaVTISteps.matrix) for axes in self._axes)
@@ -99,7 +99,7 @@ class VTI(Medium):
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
-        from collops.seismic.waves.jax_steps import TracedSteps, TracedVTISteps
+        from collops.seismic.waves.steps.jax_laplacians import TracedSteps, TracedVTISteps
 
         return TracedVTISteps(
             self.tile, dtype, *(TracedSteps(self.tile, slabs, dtype, None, axes) for axes in self._axes)

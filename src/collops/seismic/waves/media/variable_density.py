@@ -13,7 +13,7 @@ from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
 from collops.seismic.waves.grid import Grid, Slab, Tile
-from collops.seismic.waves.medium import Medium, grid_values
+from collops.seismic.waves.media.medium import Medium, grid_values
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.stencil import staggered_derivative
 
@@ -71,20 +71,20 @@ class VariableDensity(Medium):
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
         if compiled:
-            from collops.seismic.waves.numba_density_steps import NumbaDensitySteps as DensitySteps
+            from collops.seismic.waves.steps.numba_staggered import NumbaDensitySteps as DensitySteps
         else:
-            from collops.seismic.waves.density_steps import DensitySteps
+            from collops.seismic.waves.steps.density import DensitySteps
         return DensitySteps(self.tile, slabs, dtype, threads, self.buoyancy)
 
     def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
         """Return the steps of a device, of which `xp` is the module of arrays."""
-        from collops.seismic.waves.cuda_media_steps import CudaDensitySteps
+        from collops.seismic.waves.cuda.media_steps import CudaDensitySteps
 
         return CudaDensitySteps(self.tile, slabs, dtype, xp, self.buoyancy)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
-        from collops.seismic.waves.jax_steps import TracedDensitySteps
+        from collops.seismic.waves.steps.jax_laplacians import TracedDensitySteps
 
         return TracedDensitySteps(self.tile, slabs, dtype, None, self.buoyancy)
 

@@ -14,11 +14,11 @@ from scipy.signal import lfilter
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.medium import Medium, grid_values
-from collops.seismic.waves.relaxation import Mechanisms
+from collops.seismic.waves.media.medium import Medium, grid_values
+from collops.seismic.waves.media.relaxation import Mechanisms
+from collops.seismic.waves.media.variable_density import VariableDensity
+from collops.seismic.waves.media.vti import VTI
 from collops.seismic.waves.shot import Shot
-from collops.seismic.waves.variable_density import VariableDensity
-from collops.seismic.waves.vti import VTI
 
 
 class Viscoacoustic(Medium):
@@ -87,15 +87,15 @@ class Viscoacoustic(Medium):
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
         if compiled:
-            from collops.seismic.waves.numba_relaxation_steps import NumbaRelaxationSteps as RelaxationSteps
+            from collops.seismic.waves.steps.numba_relaxation import NumbaRelaxationSteps as RelaxationSteps
         else:
-            from collops.seismic.waves.relaxation_steps import RelaxationSteps
+            from collops.seismic.waves.steps.relaxation import RelaxationSteps
         steps = super().host_steps(compiled, slabs, dtype, threads)
         return RelaxationSteps(self.tile, slabs, dtype, threads, steps, self._decays, self._gains)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
-        from collops.seismic.waves.jax_steps import TracedRelaxationSteps
+        from collops.seismic.waves.steps.jax_laplacians import TracedRelaxationSteps
 
         steps = super().traced_steps(slabs, dtype)
         return TracedRelaxationSteps(self.tile, slabs, dtype, None, steps, self._decays, self._gains)

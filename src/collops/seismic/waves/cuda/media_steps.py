@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.density_steps import DensitySteps
+from collops.seismic.waves.cuda.media_kernels import MediaKernels, Variable
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.host_steps import HostSteps
-from collops.seismic.waves.media_kernels import MediaKernels, Variable
-from collops.seismic.waves.vti_steps import VTISteps
+from collops.seismic.waves.steps.density import DensitySteps
+from collops.seismic.waves.steps.host import HostSteps
+from collops.seismic.waves.steps.vti import VTISteps
 
 
 class CudaMediaSteps(HostSteps):

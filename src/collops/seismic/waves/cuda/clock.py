@@ -9,8 +9,9 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
+from collops.profile import messages
 from collops.seismic.graphs import recorded, side_streams
-from collops.seismic.waves.cuda_storage import download, empty_on_host, upload
+from collops.seismic.waves.cuda.storage import download, empty_on_host, upload
 
 _SIDES = 7  # streams for the receivers, and for the kinds of points that layers reach
 _RECORDED = 16  # steps that are recorded together; even, so that the two fields have their places again
@@ -112,7 +113,8 @@ class Clock:
                 step((turn + number) % 2, direction * number, sides)
 
         since = count
-        if self._recordable and count > 2 * _RECORDED:
+        # Messages are counted where they are sent from the host.
+        if self._recordable and not messages.active and count > 2 * _RECORDED:
             # While the device computes these, the others are recorded.
             eager = count % _RECORDED + _RECORDED
             several(turn, eager, ())

@@ -12,7 +12,7 @@ from numba import prange
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.relaxation_steps import RelaxationSteps
+from collops.seismic.waves.steps.relaxation import RelaxationSteps
 
 
 class NumbaRelaxationSteps(RelaxationSteps):

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.density_steps import DensitySteps
-from collops.seismic.waves.elastic_steps import ElasticSteps, Memory
-from collops.seismic.waves.numpy_steps import Steps
-from collops.seismic.waves.relaxation_steps import RelaxationSteps
-from collops.seismic.waves.staggered_steps import StaggeredSteps
-from collops.seismic.waves.vti_steps import VTISteps
+from collops.seismic.waves.steps.acoustic import Steps
+from collops.seismic.waves.steps.density import DensitySteps
+from collops.seismic.waves.steps.elastic import ElasticSteps, Memory
+from collops.seismic.waves.steps.relaxation import RelaxationSteps
+from collops.seismic.waves.steps.staggered import StaggeredSteps
+from collops.seismic.waves.steps.vti import VTISteps
 
 
 class State(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.staggered_steps import Layer, Recursion, StaggeredSteps
+from collops.seismic.waves.steps.staggered import Layer, Recursion, StaggeredSteps
 
 
 class Zone(NamedTuple):

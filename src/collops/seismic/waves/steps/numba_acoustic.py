@@ -18,8 +18,8 @@ from numba import prange
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import checked_threads, compilation_lock, limited_threads
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.numba_products import NumbaProducts
-from collops.seismic.waves.numba_vectors import (
+from collops.seismic.waves.steps.numba_products import NumbaProducts
+from collops.seismic.waves.steps.numba_vectors import (
     add_adjoint,
     advance_psi,
     advance_zeta,
@@ -28,7 +28,7 @@ from collops.seismic.waves.numba_vectors import (
     recede_t,
     stencil,
 )
-from collops.seismic.waves.vti_steps import VTISteps
+from collops.seismic.waves.steps.vti import VTISteps
 
 _ROW_BLOCK = 16  # rows of a task: with the planes of the stencil, they fit the L2 cache
 _VECTOR_BYTES = 64
@@ -243,7 +243,7 @@ def _stencils(
 
 
 class Steps(NumbaProducts):
-    """The steps of :class:`collops.seismic.waves.numpy_steps.Steps`, with the same parameters, compiled."""
+    """The steps of :class:`collops.seismic.waves.steps.acoustic.Steps`, with the same parameters, compiled."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Tile
-from collops.seismic.waves.host_steps import HostSteps
+from collops.seismic.waves.steps.host import HostSteps
 
 
 class VTISteps(HostSteps):

@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
-from collops.seismic.waves.elastic_steps import layer_elements, stress_components
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import RADIUS, Grid, Slab, Tile
-from collops.seismic.waves.medium import grid_values
+from collops.seismic.waves.media.medium import grid_values
+from collops.seismic.waves.media.variable_density import VariableDensity, between, buoyancy_between
 from collops.seismic.waves.stencil import staggered_derivative
-from collops.seismic.waves.variable_density import VariableDensity, between, buoyancy_between
+from collops.seismic.waves.steps.elastic import layer_elements, stress_components
 
 _Pair = tuple[int, int]
 
@@ -137,14 +137,14 @@ class Elastic(VariableDensity):
     def host_steps(self, compiled: bool, slabs: Sequence[Slab], dtype: np.dtype, threads: int | None) -> Any:
         """Return the steps of hosts, in Numba or in plain NumPy."""
         if compiled:
-            from collops.seismic.waves.numba_elastic_steps import NumbaElasticSteps as ElasticSteps
+            from collops.seismic.waves.steps.numba_elastic import NumbaElasticSteps as ElasticSteps
         else:
-            from collops.seismic.waves.elastic_steps import ElasticSteps
+            from collops.seismic.waves.steps.elastic import ElasticSteps
         return ElasticSteps(self.tile, slabs, dtype, threads, self.buoyancy)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
-        from collops.seismic.waves.jax_steps import TracedElasticSteps
+        from collops.seismic.waves.steps.jax_laplacians import TracedElasticSteps
 
         return TracedElasticSteps(self.tile, slabs, dtype, None, self.buoyancy)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from collops.seismic.waves.elastic_steps import ElasticSteps, Term
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.numba_density_steps import NumbaStaggeredSteps
-from collops.seismic.waves.numba_products import NumbaProducts
+from collops.seismic.waves.steps.elastic import ElasticSteps, Term
+from collops.seismic.waves.steps.numba_products import NumbaProducts
+from collops.seismic.waves.steps.numba_staggered import NumbaStaggeredSteps
 
 
 class NumbaElasticSteps(NumbaStaggeredSteps, ElasticSteps, NumbaProducts):

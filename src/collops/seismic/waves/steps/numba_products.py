@@ -14,7 +14,7 @@ from numba import prange
 
 from collops.extend.engines import cached_njit
 from collops.seismic.host_kernels import compilation_lock, limited_threads
-from collops.seismic.waves.host_steps import HostSteps
+from collops.seismic.waves.steps.host import HostSteps
 
 _ROWS = 16  # of a task
 _LEAP, _MULTIPLY, _ADD, _CORRELATE, _COMBINE = range(5)

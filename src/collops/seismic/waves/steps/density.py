@@ -10,7 +10,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.seismic.waves.grid import Slab, Tile
-from collops.seismic.waves.staggered_steps import StaggeredSteps
+from collops.seismic.waves.steps.staggered import StaggeredSteps
 
 
 class DensitySteps(StaggeredSteps):
