@@ -26,24 +26,24 @@ def elastic(ndim, order, shape, *, surface=True, time_order=2, **options):
 
 @pytest.mark.serial
 @pytest.mark.parametrize(
-    ("ndim", "order", "shape", "time_order", "dtype"),
+    ("ndim", "order", "shape", "width", "time_order"),
     [
-        (3, 4, (7, 8, 6), 2, "float32"),
-        (2, 8, (13, 4), 4, "float64"),  # stencils reach from the surface into the layer below, and beyond it
+        (3, 4, (7, 8, 6), 2, 2),
+        (2, 8, (13, 4), 4, 4),  # stencils reach from the surface into the layer below, also if mirrored
     ],
 )
-def test_the_bits_of_hosts(comm, on_device, ndim, order, shape, time_order, dtype):
-    """Recorded steps and others, with a free surface and a fluid."""
-    grid, geometry = elastic(ndim, order, shape, time_order=time_order, shots=1, samples=36, width=2)
-    options = {"dtype": dtype, "comm": comm, **varying_solid(grid)}
+def test_the_bits_of_hosts(comm, on_device, ndim, order, shape, width, time_order):
+    """Recorded steps and others, with a free surface and a fluid, in vectors of 2 and of 4 points."""
+    grid, geometry = elastic(ndim, order, shape, time_order=time_order, shots=1, samples=36, width=width)
+    options = {"comm": comm, **varying_solid(grid)}
     expected = products(Propagator(grid, geometry, kernels="numpy", **options))
     on_device()
     assert products(Propagator(grid, geometry, **options)) == expected
 
 
 def test_any_tiles(comm, on_device):
-    grid, geometry = elastic(2, 2, (13, 12), shots=1, samples=30, width=3)
-    own = varying_solid(grid)
+    grid, geometry = elastic(2, 4, (13, 12), shots=1, samples=30, width=3)
+    own = {"dtype": "float64", **varying_solid(grid)}
     expected = products(Propagator(grid, geometry, kernels="numpy", comm=alone(), **own))
     on_device()
     for tiles in ((comm.size, 1), (1, comm.size)):

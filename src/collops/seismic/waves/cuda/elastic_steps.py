@@ -16,9 +16,10 @@ from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.steps.elastic import ElasticSteps, Zone, normal_stresses
 
 # As in elastic.cu.
-_WIDTH, _LINE = 8, 32
-_SHAPES = {2: (1, 8), 3: (4, 4)}  # planes and rows of a block
+_WIDTH, _LINE = 8, 16
+_SHAPES = {2: (1, 16), 3: (4, 4)}  # planes and rows of a block
 _ZONES = 18  # of stress, and as many of velocity
+_WIDEST_LOAD = 16  # bytes
 
 _Zones = dict[tuple[int, int], list[Zone]]
 
@@ -48,12 +49,16 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
         self.kernels = MediaKernels(tile, dtype, xp, self.matrix)  # what all media have in common
         ndim = len(tile.axes)
         double = ["-DCOLLOPS_DOUBLE"] * (dtype.itemsize == 8)
-        self._options = (f"-DNDIM={ndim}", f"-DHALF={self._half}", *double)
+        # Points that a thread computes: rows of all arrays begin at a multiple of them.
+        widest = _WIDEST_LOAD // dtype.itemsize
+        self._vector = next(v for v in (4, 2, 1) if v <= widest and tile.inner[2] % v == 0 and self._half % v == 0)
+        self._options = (f"-DNDIM={ndim}", f"-DHALF={self._half}", f"-DVEC={self._vector}", *double)
         self._compiled: dict[str, Any] = {}
         self._block = (_LINE, math.prod(_SHAPES[ndim]), 1)
         self._kept: list[LocalArray] = []  # live as long as their addresses
         boxes = self._boxes.values()
         self._begin = [min(begin[d] for begin, _ in boxes) for d in range(3)]
+        self._begin[2] -= self._begin[2] % self._vector
         end = [max(begin[d] + shape[d] for begin, shape in boxes) for d in range(3)]
         self._of_tile = self._grid(tile.inner)
         self._of_boxes = self._grid([last - first for first, last in zip(self._begin, end, strict=True)])
@@ -126,26 +131,27 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
     def _grid(self, shape: Sequence[int]) -> tuple[int, int, int]:
         """Return the blocks for so many points."""
         planes, rows = _SHAPES[len(self._tile.axes)]
-        return -(-shape[2] // _LINE), -(-shape[1] // rows), -(-shape[0] // planes)
+        return -(-shape[2] // (_LINE * self._vector)), -(-shape[1] // rows), -(-shape[0] // planes)
 
     def _step(self) -> np.ndarray:
         """Return the arguments of all launches, without zones."""
         tile, step, xp = self._tile, np.zeros((), step_type(self._dtype)), self._xp
-        extents = [n + (tile.grid.order - 1) * (d in tile.axes) for d, n in enumerate(tile.inner)]
-        plane, row = extents[1] * extents[2], extents[2]
-        velocity = xp.zeros((len(tile.axes), *extents), self._dtype)  # 0 outside the boxes
-        step["velocity"], step["plane"], step["row"] = cuda_steps.address_of(velocity), plane, row
-        self._kept.append(velocity)
+        extents = [n + tile.grid.order * (d in tile.axes) for d, n in enumerate(tile.inner)]
+        velocity, buoyancy = xp.zeros((2, len(tile.axes), *extents), self._dtype)  # 0 outside the boxes
+        self._kept += [velocity, buoyancy]
+        step["velocity"], step["buoyancy"] = map(cuda_steps.address_of, (velocity, buoyancy))
+        step["plane"], step["row"] = plane, row = extents[1] * extents[2], extents[2]
         step["size"], step["begin"], step["surface"] = tile.inner, self._begin, tile.surface
         step["third"] = normal_stresses(3)[0, 1]
-        for number, (a, (begin, shape)) in enumerate(self._boxes.items()):
-            i, j, k = self._origins[a]
-            step["origin"][a] = number * plane * extents[0] + i * plane + j * row + k
+        origin = [self._half * (d in tile.axes) for d in range(3)]
+        for own, (a, (begin, shape)) in zip(buoyancy, self._boxes.items(), strict=True):
+            own[tuple(slice(o + b, o + b + n) for o, b, n in zip(origin, begin, shape, strict=True))] = xp.asarray(
+                self._buoyancy[a]
+            )
+            number = a - tile.axes[0]
+            step["origin"][a] = (number * extents[0] + origin[0]) * plane + origin[1] * row + origin[2]
             step["box_begin"][a], step["box_end"][a] = begin, [b + n for b, n in zip(begin, shape, strict=True)]
             step["weights"][a, : self._half] = self._weights[a]
-            buoyancy = xp.asarray(self._buoyancy[a])
-            step["buoyancy"][a] = cuda_steps.address_of(buoyancy)
-            self._kept.append(buoyancy)
         return step
 
     def _with_zones(self, step: np.ndarray, tables: tuple[_Zones, _Zones]) -> np.ndarray:
@@ -156,14 +162,18 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
             offset = 0
             for (a, axis), own in zones.items():
                 for row, zone in zip(rows[a, axis], own, strict=False):
-                    strides, first = (zone.shape[1] * zone.shape[2], zone.shape[2], 1), zone.start[axis]
-                    start = sum(n * stride for n, stride in zip(zone.start, strides, strict=True))
-                    row["origin"], row["plane"], row["row"] = offset - start, *strides[:2]
-                    row["first"], row["last"] = first, first + zone.shape[axis]
+                    first, start, shape = zone.start[axis], [*zone.start], [*zone.shape]
+                    if axis < 2:  # rows of whole vectors
+                        start[2] -= start[2] % self._vector
+                        shape[2] = -(-(zone.start[2] + shape[2]) // self._vector) * self._vector - start[2]
+                    strides = shape[1] * shape[2], shape[2], 1
+                    row["origin"] = offset - sum(n * stride for n, stride in zip(start, strides, strict=True))
+                    row["plane"], row["row"] = strides[:2]
+                    row["first"], row["last"] = first, first + shape[axis]
                     row["profile"] = begin - first
                     for values, found in zip(profiles, (zone.recursion.a, zone.recursion.b), strict=True):
                         values.append(found.reshape(-1))
-                    begin, offset = begin + zone.shape[axis], offset + math.prod(zone.shape)
+                    begin, offset = begin + shape[axis], offset + -(-math.prod(shape) // self._vector) * self._vector
         coefficients = [self._xp.asarray(np.concatenate(values)) for values in profiles]
         step["a"], step["b"] = map(cuda_steps.address_of, coefficients)
         self._kept += coefficients
@@ -177,8 +187,7 @@ def step_type(dtype: np.dtype) -> np.dtype:
     return np.dtype(
         [
             *((name, VIEW) for name in ("u", "before", "w", "change", "scattering")),
-            *((name, np.uint64) for name in ("first", "second", "a", "b", "c", "velocity", "image", "clock")),
-            ("buoyancy", np.uint64, (3,)),
+            *((name, np.uint64) for name in ("first", "second", "a", "b", "c", "velocity", "image", "clock", "buoyancy")),
             ("origin", np.int64, (3,)),
             *((name, np.int32) for name in ("plane", "row")),
             *((name, np.int32, (3,)) for name in ("size", "begin")),
