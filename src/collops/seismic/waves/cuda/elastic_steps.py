@@ -182,12 +182,13 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
 
 def step_type(dtype: np.dtype) -> np.dtype:
     """Return the dtype of ``Step`` in elastic.cu, with the layout of the C struct."""
+    arrays = ("first", "second", "a", "b", "c", "velocity", "image", "clock", "buoyancy")
     numbers = ("plane", "row", "first", "last", "profile")
     zone = np.dtype([("origin", np.int64), *((name, np.int32) for name in numbers)], align=True)
     return np.dtype(
         [
             *((name, VIEW) for name in ("u", "before", "w", "change", "scattering")),
-            *((name, np.uint64) for name in ("first", "second", "a", "b", "c", "velocity", "image", "clock", "buoyancy")),
+            *((name, np.uint64) for name in arrays),
             ("origin", np.int64, (3,)),
             *((name, np.int32) for name in ("plane", "row")),
             *((name, np.int32, (3,)) for name in ("size", "begin")),
