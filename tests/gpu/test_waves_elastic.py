@@ -41,7 +41,7 @@ def test_the_adjoint_is_exact(comm):
 
 
 def test_the_same_bits_on_any_tiles_and_storage(comm):
-    """Also with checkpoints, with pinned memory of the host, and with wavefields that are compressed."""
+    """Also with checkpoints, and with wavefields that are compressed."""
     grid, geometry, own = elastic(2, 4, 4, shots=2, samples=100)
     stored = Propagator(grid, geometry, comm=alone(), **own)
     serial, memory = products(stored), stored.storage.bytes // 4
