@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from collops.extend.communication import alone
@@ -20,8 +21,8 @@ def elastic(ndim, order, shape, *, surface=True, time_order=2, **options):
     grid, geometry = small(ndim, order, surface=surface, **options)
     grid = replace(grid, time_order=time_order, shape=shape)
     extent = [h * (n - 1) for h, n in zip(grid.spacing, shape, strict=True)]
-    geometry = replace(geometry, sources=geometry.sources % extent, receivers=geometry.receivers % extent)
-    return grid, at_depths_of_points(grid, geometry)
+    inside = {name: np.asarray(getattr(geometry, name)) % extent for name in ("sources", "receivers")}
+    return grid, at_depths_of_points(grid, replace(geometry, **inside))
 
 
 @pytest.mark.serial

@@ -375,6 +375,7 @@ __device__ __forceinline__ void accelerate(const Step& s)
         for (int c = FIRST; c < 3 && !ADJOINT; ++c) decay(s, s.zone[0][a][c], s.first, p, c, changes[c], total);
         const long long at = s.origin[a] + (long long)p.i * s.plane + p.j * s.row + p.k;
         total = load<Vector>(s.buoyancy + at) * total;
+        // Before and after the box, values of other rows were read: one that is infinite would give NaN.
 #pragma unroll
         for (int e = 0; e < VEC; ++e)
             if (p.k + e < begin[2] || p.k + e >= end[2]) total.x[e] = 0;
