@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 # Medium, order in time, axes, and order in space.
@@ -15,6 +17,21 @@ def varying_density(grid, seed=5):
 def varying_anisotropy(grid, seed=5):
     delta, more = np.random.default_rng(seed).random((2, *grid.shape))
     return {"epsilon": 0.1 * delta + 0.2 * more, "delta": 0.1 * delta}
+
+
+def varying_solid(grid, seed=5):
+    """A solid, with a fluid in it."""
+    shear, density = np.random.default_rng(seed).random((2, *grid.shape))
+    shear = 500 + 400 * shear
+    shear[grid.shape[0] // 2 :] = 0
+    return {"shear_velocity": shear, "density": 1500 + 1000 * density}
+
+
+def at_depths_of_points(grid, geometry):
+    """The stations at the nearest depths of grid points, as near the free surface of a solid."""
+    step = [*[np.nan] * (len(grid.shape) - 1), grid.spacing[-1]]
+    moved = (np.where(np.isnan(step), x, np.rint(x / step) * step) for x in (geometry.sources, geometry.receivers))
+    return replace(geometry, **dict(zip(("sources", "receivers"), moved, strict=True)))
 
 
 def parameters_of(medium, grid):

@@ -19,6 +19,9 @@ _VIEWS = ("u", "before", "w", "out")
 _ADDRESSES = ("first", "second", "a", "b", "c", "image")
 _ADDRESSES += ("clock", "rows", "columns", "weights", "points", "signal", "traces")
 
+VIEW = np.dtype([("at", np.uint64), *((name, np.int64) for name in ("time", "field", "plane", "row"))], align=True)
+"""``View`` of the CUDA sources: a tile in an array."""
+
 
 class Wavefield:
     """Arrays from which the clock of a device selects one, by its step relative to the first stored step.
@@ -147,7 +150,7 @@ class MediaKernels:
         self.several("mirror", math.prod(self._tile.inner[:2]), u=u)
 
     def _launch(self, name: str, grid: tuple[int, int, int], ahead: int, values: dict[str, Any]) -> None:
-        arguments = _Arguments(self._step, values)
+        arguments = Arguments(self._step, values)
         if name not in self._compiled:
             compiled = cuda_steps.kernels(cuda_steps.current_device(), "media.cu", self._options)
             self._compiled[name] = compiled.get_function(name)
@@ -160,7 +163,7 @@ class MediaKernels:
         return (origin, *strides[:2], variable.first, variable.last, profile - variable.profile)
 
 
-class _Arguments:
+class Arguments:
     """The arguments of a launch."""
 
     def __init__(self, step: np.ndarray, values: dict[str, Any]) -> None:
@@ -180,10 +183,11 @@ class _Arguments:
 def _fill(step: np.ndarray, values: dict[str, Any]) -> None:
     """Set arguments: views, addresses of other arrays, or numbers."""
     for name, value in values.items():
-        if name in _VIEWS:
+        kind = step.dtype[name]
+        if kind.names:
             step[name] = _view(value)
         else:
-            step[name] = cuda_steps.address_of(value) if name in _ADDRESSES else value
+            step[name] = cuda_steps.address_of(value) if kind == np.uint64 else value
 
 
 def _view(array: Any) -> tuple[int, ...]:
@@ -201,14 +205,13 @@ def _blocks(threads: int) -> int:
 
 def step_type(dtype: np.dtype, fields: int) -> np.dtype:
     """Return the dtype of ``Step`` in media.cu for so many fields, with the layout of the C struct."""
-    view = np.dtype([("at", np.uint64), *((name, np.int64) for name in ("time", "field", "plane", "row"))], align=True)
     places = [(name, np.int64) for name in ("origin", "plane", "row")]
     variable = np.dtype([*places, *((name, np.int32) for name in ("first", "last", "profile"))], align=True)
     layer = [("first", variable), ("second", variable), ("axis", np.int32), ("block", np.int32, (2,))]
     first, last = _ADDRESSES[:6], _ADDRESSES[6:]
     return np.dtype(
         [
-            *((name, view) for name in _VIEWS),
+            *((name, VIEW) for name in _VIEWS),
             *((name, np.uint64) for name in first),
             *((name, np.uint64, (3,)) for name in ("flux", "buoyancy")),
             *((name, np.uint64) for name in last),
