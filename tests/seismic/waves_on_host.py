@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from collops.seismic.waves import modelling
-from collops.seismic.waves.cuda import clock, march, steps, storage
+from collops.seismic.waves.cuda import clock, march, media_march, steps, storage
 
 COMPILER = shutil.which("g++")
 _PREAMBLE = """
@@ -129,12 +129,18 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         sizes = [(ctypes.c_int * 3)(*map(int, each)) for each in (grid, block)]
         made.library.run(name.encode(), *sizes, ctypes.c_void_p(arguments.parameters(ahead)))
 
+    def one_after_the_other(first: Any, others: Any, sides: Any) -> None:
+        for work in (first, *others):
+            work()
+
     monkeypatch.setattr(steps, "current_device", lambda: 0)
     monkeypatch.setattr(steps, "address_of", lambda array: array.ctypes.data)
     monkeypatch.setattr(steps, "kernels", kernels)
     monkeypatch.setattr(steps, "launch", launch)
     monkeypatch.setattr(clock, "recorded", lambda work: work)
-    monkeypatch.setattr(clock, "side_streams", lambda count: [])
+    monkeypatch.setattr(clock, "side_streams", lambda count: [None] * count)
+    for module in (steps, media_march):
+        monkeypatch.setattr(module, "side_by_side", one_after_the_other)
     monkeypatch.setattr(storage, "free_memory", lambda: 1 << 40)
     for module in (storage, clock):
         monkeypatch.setattr(module, "empty_on_host", np.empty)

@@ -8,12 +8,12 @@
 // NumPy steps in the same order, so that results are the same bits as on hosts, and do not depend on the tiles.
 //
 // compile-with: -DNDIM=3 -DHALF=4 -DFIELDS=1 -DROWS=16 -DFLUXES
-// compile-with: -DNDIM=2 -DHALF=8 -DFIELDS=2 -DROWS=8 -DLAPLACIAN -DCOLLOPS_DOUBLE
+// compile-with: -DNDIM=2 -DHALF=8 -DFIELDS=2 -DROWS=8 -DLAPLACIAN -DRELAXED -DCOLLOPS_DOUBLE
 // compile-with: -DNDIM=3 -DHALF=1 -DFIELDS=6
 //
 // NDIM is the number of axes of the grid, HALF half the order of accuracy, and FIELDS the number of coupled fields. With LAPLACIAN or FLUXES
-// there is an operator of constant coefficients, or of variable density; a block of its kernels has ROWS rows. Arrays have three axes; those
-// that the grid does not have are the first ones and have one point.
+// there is an operator of constant coefficients, or of variable density, and with RELAXED a filter in time after it; a block of its kernels
+// has ROWS rows. Arrays have three axes; those that the grid does not have are the first ones and have one point.
 
 #ifdef __HIP__
 #pragma clang fp contract(off)
@@ -31,6 +31,11 @@ typedef float Real;
 #define LAYERS 6
 #define MECHANISMS 5
 #define NONE (-2147483647)
+#ifdef RELAXED
+#define RELAXES true
+#else
+#define RELAXES false
+#endif
 #define MORE (2 * HALF - 1)  // half points by which staggered derivatives need more fluxes than points
 #define KERNEL extern "C" __global__ void __launch_bounds__(LINE * LINES, 4)
 
@@ -227,6 +232,27 @@ __device__ __forceinline__ void product(const Step& s, const Real* c, const Real
     }
 }
 
+// Filter values at a point in time; memory variables of relaxation advance.
+__device__ __forceinline__ void filter(const Step& s, const Point& p, Real (&values)[FIELDS])
+{
+    Real* relaxed = s.relaxed.at + index_in(s.relaxed, p);
+    const Real* gains = s.gains.at + index_in(s.gains, p);
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) {
+        const Real signal = values[f];
+        Real own[MECHANISMS], gain[MECHANISMS];  // all are read before any is stored
+#pragma unroll
+        for (int l = 0; l < MECHANISMS; ++l)
+            if (l < s.mechanisms) own[l] = relaxed[l * s.relaxed.time + f * s.relaxed.field], gain[l] = gains[l * s.gains.time];
+#pragma unroll
+        for (int l = 0; l < MECHANISMS; ++l) {
+            if (l >= s.mechanisms) break;
+            values[f] += own[l];
+            relaxed[l * s.relaxed.time + f * s.relaxed.field] = s.decays[l] * own[l] + gain[l] * signal;
+        }
+    }
+}
+
 // ---- Steps
 
 #if defined(LAPLACIAN) || defined(FLUXES)
@@ -240,26 +266,42 @@ __device__ __forceinline__ bool reached(const Step& s, const Point& p, int axis)
     return index < s.clear[axis] || index >= s.unclear[axis];
 }
 
-// Complete a step at point number `own` of the tile, u in the field, where the operator has the result `total`: store it, and unless that is
-// all, replace `before` by the field after `field`. A change of the coefficients scatters w; the adjoint adds its product with w to the
-// image.
-__device__ __forceinline__ void complete(
-    const Step& s, const Real* u, long long own, const Real (&field)[FIELDS], const Real (&total)[FIELDS], Real* out, const Real* w)
+// What a point needs to complete its step, which is read early: memory takes long to answer. Coefficients are symmetric matrices.
+struct Own {
+    Real before[FIELDS], c[2 * FIELDS - 1];
+};
+
+// Read the values of point number `own` of the tile, u in the field.
+__device__ __forceinline__ Own read_own(const Step& s, const Real* u, long long own)
+{
+    Own found = {};
+    if (!s.before.at) return found;
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) found.before[f] = s.before.at[u - s.u.at + f * s.before.field];
+#pragma unroll
+    for (int e = 0; e < 2 * FIELDS - 1; ++e) found.c[e] = s.c[own + e * s.volume];
+    return found;
+}
+
+// Complete a step at a point, where the operator has the result `total`: store it, and unless that is all, replace `before` by the field
+// after `field`. A change of the coefficients scatters w; the adjoint adds its product with w to the image.
+__device__ __forceinline__ void complete(const Step& s, const Real* u, long long own, const Own& values, const Real (&field)[FIELDS],
+                                         const Real (&total)[FIELDS], Real* out, const Real* w)
 {
     if (out) {
 #pragma unroll
         for (int f = 0; f < FIELDS; ++f) out[own + f * s.volume] = total[f];
     }
     if (!s.before.at) return;
-    Real* before = s.before.at + (u - s.u.at);
-    Real result[FIELDS], values[FIELDS];
+    Real result[FIELDS];
 #pragma unroll
-    for (int f = 0; f < FIELDS; ++f) result[f] = 2 * field[f] - before[f * s.before.field];
-    product(s, s.c + own, total, values);
-#pragma unroll
-    for (int f = 0; f < FIELDS; ++f) result[f] += values[f];
+    for (int f = 0; f < FIELDS; ++f) {
+        Real change = values.c[f] * total[0];
+        if (FIELDS > 1) change += values.c[f + FIELDS - 1] * total[FIELDS - 1];
+        result[f] = (2 * field[f] - values.before[f]) + change;
+    }
     if (w) {
-        Real stored[FIELDS];
+        Real stored[FIELDS], scattered[FIELDS];
 #pragma unroll
         for (int f = 0; f < FIELDS; ++f) stored[f] = w[own + f * s.volume];
         if (s.image) {
@@ -268,13 +310,13 @@ __device__ __forceinline__ void complete(
             for (int f = 0; f < FIELDS; ++f) image += field[f] * stored[f];
             s.image[own] = image;
         } else {
-            product(s, s.change + own, stored, values);
+            product(s, s.change + own, stored, scattered);
 #pragma unroll
-            for (int f = 0; f < FIELDS; ++f) result[f] += values[f];
+            for (int f = 0; f < FIELDS; ++f) result[f] += scattered[f];
         }
     }
 #pragma unroll
-    for (int f = 0; f < FIELDS; ++f) before[f * s.before.field] = result[f];
+    for (int f = 0; f < FIELDS; ++f) s.before.at[u - s.u.at + f * s.before.field] = result[f];
 }
 
 // Advance t of the adjoint.
@@ -355,17 +397,18 @@ __device__ __forceinline__ void step(const Step& s, int ahead)
     const bool near = reached(s, p, 1) || reached(s, p, 2);
     const int end = min(p.i + s.planes, s.size[0]), plane = (int)s.u.plane;
     long long own = own_index(s, p);
-    Real queue[2 * HALF + 1] = {};  // the points along the march
+    Real queue[2 * HALF + 2] = {};  // the points along the march, and the next one
     if (NDIM == 3) {
 #pragma unroll
-        for (int k = 1; k <= 2 * HALF; ++k) queue[k] = u[(k - HALF - 1) * plane];
+        for (int k = 1; k <= 2 * HALF + 1; ++k) queue[k] = u[(k - HALF - 1) * plane];
     }
     for (; p.i < end; ++p.i, u += plane, own += s.size[1] * s.size[2]) {
         if (NDIM == 3) {
 #pragma unroll
-            for (int k = 0; k < 2 * HALF; ++k) queue[k] = queue[k + 1];
-            queue[2 * HALF] = u[HALF * plane];
+            for (int k = 0; k <= 2 * HALF; ++k) queue[k] = queue[k + 1];
+            if (p.i + 1 < end) queue[2 * HALF + 1] = u[(HALF + 1) * plane];
         }
+        const Own values = read_own(s, u, own);
         Real field[FIELDS], total[FIELDS];
 #pragma unroll
         for (int f = 0; f < FIELDS; ++f) {
@@ -376,7 +419,8 @@ __device__ __forceinline__ void step(const Step& s, int ahead)
         if (NDIM > 1) add_sides(s, u, (int)s.u.row, 1, total[0]);
         add_sides(s, u + field_of(2) * s.u.field, 1, 2, total[field_of(2)]);
         if (near || reached(s, p, 0)) add_layers<ADJOINT>(s, u, p, total);
-        complete(s, u, own, field, total, out, w);
+        if (RELAXES && !ADJOINT) filter(s, p, total);
+        complete(s, u, own, values, field, total, out, w);
     }
 }
 
@@ -552,6 +596,7 @@ __device__ __forceinline__ void step(const Step& s, int ahead)
             buoyancy += between;
         }
         if (p.i < begin) continue;
+        const Own values = inside_tile ? read_own(s, u, own) : Own{};
         const Real* const field_of_plane = s.u.at + p.i * s.u.plane;
         const Real* const buoyancy1 = s.buoyancy[1] + (long long)p.i * ((s.high[1] - s.low[1]) * s.size[2]);
         const Real* const buoyancy2 = s.buoyancy[2] + (long long)p.i * (s.size[1] * (s.high[2] - s.low[2]));
@@ -576,7 +621,8 @@ __device__ __forceinline__ void step(const Step& s, int ahead)
                 total[0] = (changes[0] + changes[1]) + changes[2];
             }
             if (!ADJOINT && (near || reached(s, p, 0))) add_layers(s, p, changes, total[0]);
-            complete(s, u, own, middle, total, out, w);
+            if (RELAXES && !ADJOINT) filter(s, p, total);
+            complete(s, u, own, values, middle, total, out, w);
         }
         buffer ^= 1;  // so that one barrier suffices
     }
@@ -600,25 +646,19 @@ STEP_KERNEL adjoint(const Step s, int ahead)
 
 // ---- Parts of steps
 
-// Filter a signal u in time; memory variables advance.
+// Filter fields u in time.
 KERNEL relax(const Step s, int ahead)
 {
     const Point p = own_point();
     if (!inside(s, p)) return;
     Real* out = place(s, s.out, ahead) + index_in(s.out, p);
-    const Real *u = s.u.at + index_in(s.u, p), *gains = s.gains.at + index_in(s.gains, p);
-    Real* relaxed = s.relaxed.at + index_in(s.relaxed, p);
+    const Real* u = s.u.at + index_in(s.u, p);
+    Real values[FIELDS];
 #pragma unroll
-    for (int f = 0; f < FIELDS; ++f) {
-        const Real signal = u[f * s.u.field];
-        Real total = signal;
-        for (int l = 0; l < s.mechanisms; ++l) {
-            Real& own = relaxed[l * s.relaxed.time + f * s.relaxed.field];
-            total += own;
-            own = s.decays[l] * own + gains[l * s.gains.time] * signal;
-        }
-        out[f * s.out.field] = total;
-    }
+    for (int f = 0; f < FIELDS; ++f) values[f] = u[f * s.u.field];
+    filter(s, p, values);
+#pragma unroll
+    for (int f = 0; f < FIELDS; ++f) out[f * s.out.field] = values[f];
 }
 
 // Compute the product of the matrix at a point with fields in memory.
@@ -720,7 +760,7 @@ KERNEL record(const Step s, int ahead)
     if (number >= s.count || n < 0) return;
     Real total = 0;
     const Real* field = s.u.at + (FIELDS - 1) * s.u.field;
-#pragma unroll 8
+#pragma unroll 16
     for (int e = s.rows[number]; e < s.rows[number + 1]; ++e) total += s.weights[e] * field[s.columns[e]];
     s.traces[(long long)number * s.samples + n] = total;
 }

@@ -120,6 +120,10 @@ class MediaKernels:
         self._kept = [xp.asarray(np.concatenate(values)) for values in profiles]  # live as long as their addresses
         step["a"], step["b"] = map(cuda_steps.address_of, self._kept)
 
+    def define(self, name: str) -> None:
+        """Define a macro of the kernels, before the first launch."""
+        self._options += (f"-D{name}",)
+
     def put(self, **constants: Any) -> None:
         """Set constants of all launches: numbers, or arrays of numbers of the host."""
         for name, value in constants.items():

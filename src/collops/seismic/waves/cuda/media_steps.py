@@ -60,10 +60,15 @@ class _OneKernelSteps(CudaMediaSteps):
         c: LocalArray,
         stored: Any = None,
         scatter: tuple[LocalArray, LocalArray] | None = None,
+        **relaxation: Any,
     ) -> None:
-        """Replace the field `before` by the field after `u`; see :meth:`HostSteps.forward`."""
+        """Replace the field `before` by the field after `u`; see :meth:`HostSteps.forward`.
+
+        `relaxation` has the memory variables and the gains of a filter after the operator, on the tile.
+        """
         change, w = scatter or (None, None)
-        self._step("forward", u, memory, before=before[self._box], c=c, out=stored, change=change, w=w)
+        values = {"before": before[self._box], "c": c, "out": stored, "change": change, "w": w, **relaxation}
+        self._step("forward", u, memory, **values)
 
     def adjoint(
         self, u: LocalArray, before: LocalArray, memory: LocalArray, c: LocalArray, w: Any, image: LocalArray
@@ -71,9 +76,9 @@ class _OneKernelSteps(CudaMediaSteps):
         """Replace `before` by the adjoint field before `u`, and add to the image; see :meth:`HostSteps.adjoint`."""
         self._step("adjoint", u, memory, before=before[self._box], c=c, w=w, image=image)
 
-    def laplacian(self, u: LocalArray, memory: LocalArray, out: Any) -> None:
+    def laplacian(self, u: LocalArray, memory: LocalArray, out: Any, **relaxation: Any) -> None:
         """Fill `out`, on the tile, with the operator applied to a field with halo; see :meth:`forward`."""
-        self._step("forward", u, memory, out=out)
+        self._step("forward", u, memory, out=out, **relaxation)
 
     def transposed(self, u: LocalArray, memory: LocalArray, out: Any) -> None:
         """Fill `out` with the transpose of the operator, applied to a field with halo."""
@@ -186,14 +191,36 @@ class CudaRelaxationSteps(RelaxationSteps):
         super().__init__(tile, slabs, dtype, None, steps, decays, gains)
         self._xp, self.kernels = xp, steps.kernels
         self._gains = xp.asarray(self._gains)
+        self.kernels.define("RELAXED")
         self.kernels.put(mechanisms=len(decays), decays=np.pad(self._decays, (0, MECHANISMS - len(decays))))
-        for number in (0, 1):  # recorded steps cannot allocate memory
-            self._buffer(number)
+        self._buffer(0)  # of the adjoint: recorded steps cannot allocate memory
         self._filtered = xp.empty((*self.fields, *tile.shape), dtype)
+
+    def forward(
+        self,
+        u: LocalArray,
+        before: LocalArray,
+        memory: LocalArray,
+        c: LocalArray,
+        stored: Any = None,
+        scatter: tuple[LocalArray, LocalArray] | None = None,
+    ) -> None:
+        """Replace the field `before` by the field after `u`; see :meth:`HostSteps.forward`."""
+        layers, relaxed = self._parts(memory)
+        self._steps.forward(u, before, layers, c, stored, scatter, **self._filter(relaxed, self._tile.box))
+
+    def laplacian(self, u: LocalArray, memory: LocalArray, out: Any) -> None:
+        """Fill `out`, on the tile, with the filtered result of the operator for a field with halo."""
+        layers, relaxed = self._parts(memory)
+        self._steps.laplacian(u, layers, out, **self._filter(relaxed, self._tile.box))
 
     def relax(self, signal: LocalArray, memory: LocalArray, begin: Sequence[int], out: Any) -> None:
         """Fill `out` with a filtered signal on the tile, whose first point is at `begin`; memory variables advance."""
-        box = tuple(slice(first, first + n) for first, n in zip(begin, signal.shape[-3:], strict=True))
+        size = signal.shape[-3:]
+        box = tuple(slice(first, first + n) for first, n in zip(begin, size, strict=True))
+        self.kernels.points("relax", size, u=signal, out=out, **self._filter(memory, box))
+
+    def _filter(self, memory: LocalArray, box: tuple[slice, ...]) -> dict[str, LocalArray]:
+        """Return the memory variables and the gains in a box, with axes of mechanisms and of fields."""
         relaxed = memory.reshape(len(memory), -1, *self._tile.shape)[(..., *box)]
-        gains = self._gains[:, np.newaxis][(..., *box)]
-        self.kernels.points("relax", signal.shape[-3:], u=signal, relaxed=relaxed, gains=gains, out=out)
+        return {"relaxed": relaxed, "gains": self._gains[:, np.newaxis][(..., *box)]}
