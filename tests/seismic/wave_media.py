@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from collops.seismic.waves import Relaxation
+
 # Medium, order in time, axes, and order in space.
-CASES = [("constant", 4, 1, 4), ("density", 2, 2, 4), ("density", 4, 3, 2), ("VTI", 2, 3, 2), ("VTI", 4, 2, 4)]
+CASES = [("constant", 4, 1, 4), ("density", 2, 2, 4), ("density", 4, 2, 2), ("VTI", 2, 3, 2), ("VTI", 4, 2, 4)]
+CASES += [("attenuation", 2, 1, 4), ("attenuation and density", 2, 1, 4), ("attenuation and VTI", 4, 2, 4)]
 
 
 def varying_density(grid, seed=5):
@@ -34,8 +37,16 @@ def at_depths_of_points(grid, geometry):
     return replace(geometry, **dict(zip(("sources", "receivers"), moved, strict=True)))
 
 
+def varying_attenuation(grid, seed=5):
+    """A quality factor with jumps."""
+    rng = np.random.default_rng(seed)
+    quality = np.where(rng.random(grid.shape) < 0.3, 15.0, 40 + 60 * rng.random(grid.shape))
+    return {"quality_factor": quality, "relaxation": Relaxation(40.0)}
+
+
 def parameters_of(medium, grid):
     """The parameters of a medium by its name."""
-    if medium == "constant":
-        return {}
-    return {"density": varying_density(grid)} if medium == "density" else varying_anisotropy(grid)
+    own = varying_attenuation(grid) if "attenuation" in medium else {}
+    if "density" in medium:
+        own["density"] = varying_density(grid)
+    return own | varying_anisotropy(grid) if "VTI" in medium else own
