@@ -10,6 +10,7 @@ import gc
 import importlib.util
 import io
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -50,6 +51,9 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
 
     # Four CPU devices in all, on one, two or four ranks; it must be set before any test module uses JAX.
     jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
+
+
+SERIAL = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.serial\b", re.MULTILINE)
 
 
 class Agreement:
@@ -111,6 +115,13 @@ class Agreement:
             ranks = ", ".join(f"{rank} {outcome or 'passed'}" for rank, outcome in enumerate(outcomes))
             item.session.shouldfail = f"the ranks lost step in {item.nodeid} (rank {ranks})"
         return result
+
+
+def pytest_ignore_collect(collection_path) -> bool | None:
+    """Do not import modules on several ranks whose tests are all serial."""
+    if collops.world().size > 1 and collection_path.suffix == ".py":
+        return SERIAL.search(collection_path.read_text("utf-8")) is not None or None
+    return None
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has made its terminal reporter

@@ -19,18 +19,27 @@ if collops.world().size == 4:  # a device each
 # Solvers send sums only, and steps of applications send nothing that depends on the number of ranks. They take longest
 # where more ranks than cores do them; what divides its ranks into groups runs on four ranks, and not on three.
 IN_FULL = ("tests/bench/", "tests/soak/")  # on up to two ranks; they run what other tests run on any number
-ONLY_TO_TWO_RANKS = (*IN_FULL, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
+# Loops that count what hundreds of steps use; other tests of their file run on three ranks.
+LOOPS = (
+    "tests/comm/test_reclaim.py::test_communicators_of_freed_duplicates_are_freed",
+    "tests/comm/test_reclaim.py::test_forests_that_are_dropped_use_up_nothing",
+    "tests/comm/test_reclaim.py::test_matrices_of_a_time_stepping_loop_use_up_nothing",
+)
+ONLY_TO_TWO_RANKS = (*IN_FULL, *LOOPS, "tests/solvers/test_proximal_methods.py", "tests/solvers/test_true_residuals.py")
 COMPILED_SOLVERS = ("tests/solvers/test_jax",)
 # Rooms whose tests with one or two cases two numbers of ranks share.
 TAKEN_IN_TURN = {
     (2, 3): ("tests/seismic/", "tests/solvers/"),
-    (3, 4): ("tests/array/", "tests/compat/", "tests/exchange/", "tests/operators/", "tests/preconditioners/"),
+    (3, 4): (
+        *("tests/apps/", "tests/array/", "tests/compat/", "tests/exchange/", "tests/jacobi/", "tests/operators/"),
+        "tests/preconditioners/",
+    ),
 }
 SHARED = (
     *("tests/array/", "tests/compat/", "tests/jax/", "tests/operators/", "tests/preconditioners/"),
     *("tests/seismic/", "tests/solvers/"),
 )
-# Above the core one rank differs from two in its messages alone, which the rooms of the core test.
+# Above the core and in compiled programs one rank differs from two in its messages alone, which the core's rooms test.
 ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
@@ -78,5 +87,5 @@ def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]
         for pair, rooms in TAKEN_IN_TURN.items():
             if name.startswith(rooms) and chosen.issuperset(pair):
                 chosen.discard(pair[zlib.crc32(name.encode()) % 2])
-        alone = not name.startswith(ABOVE_THE_CORE) or 2 not in chosen
+        alone = 2 not in chosen or not (name.startswith(ABOVE_THE_CORE) or "jax" in name)
     return chosen | {1} if alone and 1 in able else chosen

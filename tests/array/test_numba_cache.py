@@ -10,27 +10,27 @@ import sys
 import numpy as np
 import pytest
 
-from collops.array.kernels import numba_cache
+from collops import _numba_cache as numba_cache
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.serial
 
 CALLED = """
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 NUMBER = {number}
 @cached_njit(inline={inline!r})
 def added(x):
     return x + {step}
 """
 CALLER = """
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 from called_by_numba import NUMBER, added
 @cached_njit()
 def result(x):
     return NUMBER * added(x)
 """
 WITHIN = """
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 import called_by_numba
 @cached_njit()
 def result(x):
@@ -42,7 +42,7 @@ def result(x):
 
 THROUGH = """
 from numba import njit
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 from called_by_numba import NUMBER, added
 @njit
 def helper(x):
@@ -82,7 +82,7 @@ def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller):
 def test_later_processes_find_it():
     """The order of a set differs among processes."""
     program = """
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 def doubled(x):
     return 2 * x
 cached_njit(fastmath={"nnan", "nsz", "reassoc", "contract"})(doubled)

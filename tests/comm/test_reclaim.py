@@ -52,7 +52,7 @@ def test_forests_that_are_dropped_use_up_nothing(comm, transport):
     kept, most, before = {}, 0, None
     gc.disable()
     try:
-        steps = STEPS // {1: 1, 2: 2}.get(comm.size, 10)
+        steps = STEPS // comm.size
         for step in range(steps):
             forest = ring(comm, step % comm.size, transport)
             assert moved(comm, forest, step) == step + (comm.rank + step) % comm.size
@@ -82,7 +82,7 @@ def test_matrices_of_a_time_stepping_loop_use_up_nothing(comm):
     u, expected = collops.from_global(np.ones(n)), np.ones(n)
     rows = u.layout.slices(comm.rank)[0]
     most = before = 0
-    for step in range(300 if comm.size < 3 else 150):
+    for step in range(300):
         scheme = (sp.identity(n) + 1e-3 * (1 + step / 300) * laplacian).tocsr()
         u, expected = collops.CSRMatrix(scheme[rows]) @ u, scheme @ expected
         most = max(most, reclaim.in_use())
@@ -200,8 +200,7 @@ def test_communicators_of_freed_duplicates_are_freed(comm):
     if comm.host_transport == "tcp":
         pytest.skip("needs MPI")
     most = 0
-    steps = 600 if comm.size < 3 else 150
-    for step in range(steps if comm.device_transport is None else 20):
+    for step in range(600 if comm.device_transport is None else 20):
         duplicate = MPI.COMM_WORLD.Dup()
         made = from_mpi4py(duplicate)
         if step % 10 == 0 and made.local_size == made.size:

@@ -156,24 +156,10 @@ def _measure(
     size = count * _ITEM
     buffers = _buffers(engine.xp, operation, comm, count)
     absent = missing | slow
-    programs: dict[str, Callable[[], Any]] = {}
-    for name, comm_of_transport in communicators.items():
-        if name not in absent:
-            programs[name] = _ours(operation, comm_of_transport, buffers)
+    programs = _programs(operation, buffers, communicators, libraries, absent)
     raw, *_ = libraries
-    for name, library in libraries.items():
-        if isinstance(library, str):
-            absent[name] = library
-        elif name not in absent:
-            programs[name] = library.program(operation, buffers)
-    returning: dict[str, Callable[[], Any]] = {}
-    if operation == "allreduce" and isinstance(package, str):
-        absent[PEER] = package
-    elif operation == "allreduce" and not isinstance(package, str):
-        for name, way in package.ways().items():
-            if name not in absent:
-                returning[name] = partial(way.allreduce, buffers.source)
-        programs |= returning
+    returning = _returning(package, buffers, absent) if operation == "allreduce" else {}
+    programs |= returning
 
     with ExitStack() as stack:
         replayed = [_NCCL] if operation in _IN_WINDOWS and _NCCL in programs else []
@@ -221,6 +207,35 @@ def _measure(
         figures={name: _bandwidths(operation, size, comm.size, timing) for name, timing in timings.items()},
         headline=_headline(operation, size, comm.size),
     )
+
+
+def _programs(
+    operation: str,
+    buffers: _Buffers,
+    communicators: dict[str, Communicator],
+    libraries: dict[str, Any],
+    absent: dict[str, str],
+) -> dict[str, Callable[[], Any]]:
+    """Return the program of every transport and library that is not absent; add libraries that do not work to it."""
+    programs: dict[str, Callable[[], Any]] = {}
+    for name, comm_of_transport in communicators.items():
+        if name not in absent:
+            programs[name] = _ours(operation, comm_of_transport, buffers)
+    for name, library in libraries.items():
+        if isinstance(library, str):
+            absent[name] = library
+        elif name not in absent:
+            programs[name] = library.program(operation, buffers)
+    return programs
+
+
+def _returning(package: Peer | str, buffers: _Buffers, absent: dict[str, str]) -> dict[str, Callable[[], Any]]:
+    """Return the allreduces of another package, which return their result; add it to `absent` if it does not work."""
+    if isinstance(package, str):
+        absent[PEER] = package
+        return {}
+    ways = package.ways().items()
+    return {name: partial(way.allreduce, buffers.source) for name, way in ways if name not in absent}
 
 
 def _headline(operation: str, size: int, ranks: int) -> str | None:

@@ -42,8 +42,9 @@ def fill_random(engine: Engine, layout: Layout, rank: int, dtype: np.dtype, kind
     if real.name not in _BITS:
         raise UnsupportedTypeError(f"random numbers must be of a real or complex dtype, not {dtype}")
     xp = engine.xp
-    if engine.dtype(np.uint64) != np.uint64:
-        # JAX cannot compute the hash without jax_enable_x64.
+    # JAX cannot compute the hash without jax_enable_x64, and in host memory it would compile some 20 small programs for
+    # each number of elements, one for each operation below.
+    if engine.dtype(np.uint64) != np.uint64 or (engine.memory == "host" and not engine.mutable):
         return engine.from_host(fill_random(find_engine("numpy"), layout, rank, dtype, kind, seed))
     state = _mixed(_word(seed))
     count = layout.local_size(rank)

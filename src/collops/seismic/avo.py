@@ -95,6 +95,28 @@ def fit_avo(
     >>> avo.gradient_deviation.round(3)
     array([0.081])
     """
+    angles, values = _checked(angles, gathers, window)
+    factors = _factors("weights", weights, values.shape)
+    if noise is None:  # weights are then inverse variances, up to a factor that follows from the residual
+        variances = np.divide(1.0, factors, out=np.zeros(values.shape), where=factors > 0)
+    else:
+        variances = _factors("noise", noise, values.shape) ** 2
+        factors = np.divide(factors, variances, out=np.zeros(values.shape), where=variances > 0)
+    # Amplitudes that count for nothing may be NaN, and their noise infinite.
+    values, variances = (np.where(factors > 0, part, 0) for part in (values, variances))
+    sines = np.sin(np.radians(angles))[:, None] ** 2
+    shares, freedom = _normal_equations(sines, factors, 2 if noise is not None else 3)
+    intercept, gradient = ((share * values).sum(axis=-2) for share in shares)
+    variance: np.ndarray | float = 1.0
+    if noise is None:
+        fitted = intercept[..., None, :] + gradient[..., None, :] * sines
+        squares = np.where(freedom > 0, factors * (values - fitted) ** 2, 0).sum(axis=-2)
+        variance = _variance(squares, freedom[..., 0, :], window)
+    return Avo(intercept, gradient, *(np.sqrt(variance * (share**2 * variances).sum(axis=-2)) for share in shares))
+
+
+def _checked(angles: ArrayLike, gathers: ArrayLike, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the angles and the amplitudes of :func:`fit_avo` as arrays."""
     angles, values = real_array("angles", angles), real_array("gathers", gathers)
     if values.ndim < 2 or angles.shape != values.shape[-2:-1]:
         raise InputError(
@@ -105,29 +127,27 @@ def fit_avo(
         raise InputError("angles must be between 0 and 90 degrees")
     if isinstance(window, bool) or not isinstance(window, Integral) or window < 1:
         raise InputError(f"window must be a whole number of rows, at least 1, not {window!r}")
-    factors = _factors("weights", weights, values.shape)
-    if noise is None:  # weights are then inverse variances, up to a factor that follows from the residual
-        variances = np.divide(1.0, factors, out=np.zeros(values.shape), where=factors > 0)
-    else:
-        variances = _factors("noise", noise, values.shape) ** 2
-        factors = np.divide(factors, variances, out=np.zeros(values.shape), where=variances > 0)
-    # Amplitudes that count for nothing may be NaN, and their noise infinite.
-    values, variances = (np.where(factors > 0, part, 0) for part in (values, variances))
-    sines = np.sin(np.radians(angles))[:, None] ** 2
-    # The normal equations of two unknowns, at all depths.
+    return angles, values
+
+
+def _normal_equations(
+    sines: np.ndarray, factors: np.ndarray, min_classes: int
+) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Solve for intercept and gradient at all depths.
+
+    Returns
+    -------
+    shares : pair of arrays
+        The coefficients are sums over the classes of the amplitudes times these numbers, which are NaN where fewer than
+        `min_classes` classes have a weight or their angles are equal.
+    freedom : array
+        Degrees of freedom, of shape ``(..., 1, rows)``; 0 where the shares are NaN.
+    """
     a, b, c = ((factors * sines**power).sum(axis=-2, keepdims=True) for power in range(3))
     determinant, count = a * c - b**2, np.count_nonzero(factors, axis=-2, keepdims=True)
-    known = (count >= (2 if noise is not None else 3)) & (determinant > 1e-12 * a * c)
+    known = (count >= min_classes) & (determinant > 1e-12 * a * c)
     divisor = np.where(known, determinant, np.nan)
-    # Both coefficients are sums of the amplitudes times these numbers.
-    shares = factors * (c - b * sines) / divisor, factors * (a * sines - b) / divisor
-    intercept, gradient = ((share * values).sum(axis=-2) for share in shares)
-    variance: np.ndarray | float = 1.0
-    if noise is None:
-        fitted = intercept[..., None, :] + gradient[..., None, :] * sines
-        squares = np.where(known, factors * (values - fitted) ** 2, 0).sum(axis=-2)
-        variance = _variance(squares, (known * (count - 2))[..., 0, :], window)
-    return Avo(intercept, gradient, *(np.sqrt(variance * (share**2 * variances).sum(axis=-2)) for share in shares))
+    return (factors * (c - b * sines) / divisor, factors * (a * sines - b) / divisor), known * (count - 2)
 
 
 def _variance(squares: np.ndarray, freedom: np.ndarray, window: int) -> np.ndarray:

@@ -318,11 +318,10 @@ def ista(
         1e-10, and 0 if `tol` is set), or when its norm is at most `tol`, in the units of `x`, as in PyLops.
     rtol, rtol1 : float
         Stop when the cost is below `rtol` times the first cost, or `rtol1` times the norm of `y`, as in PyLops.
-    threshkind, perc : optional
+    threshkind, perc, decay : optional
         ``"soft"`` (p = 1), ``"half"`` (p = 1/2) or ``"hard"`` (p = 0), with a threshold; or ``"soft-percentile"``,
-        ``"half-percentile"`` or ``"hard-percentile"``, which keep `perc` percent of the values and ignore `eps`.
-    decay : array_like, optional
-        A factor of the threshold for each iteration.
+        ``"half-percentile"`` or ``"hard-percentile"``, which keep `perc` percent of the values and ignore `eps`. An
+        array `decay` has a factor of the threshold for each iteration.
     monitorres, accelerated : bool
         Whether to stop when the residual increases (``RESIDUAL_INCREASED``), and to extrapolate as :func:`fista` does.
 
@@ -357,8 +356,7 @@ def ista(
     """
     arguments = locals()
     run = arguments.pop("run")
-    method = prepare(**arguments)
-    return solve(method, A, y, x0, parts=(SOp,), niter=niter, **run)
+    return solve(prepare(**arguments), A, y, x0, parts=(SOp,), niter=niter, **run)
 
 
 @functools.partial(solver, passed_to=(ista, Run))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from collops.array.kernels.numba_cache import cached_njit
+from collops._numba_cache import cached_njit
 
 __all__ = ["PIECE", "axpby", "combine", "compiled", "dots", "products", "update_solution_and_direction"]
 

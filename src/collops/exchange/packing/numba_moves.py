@@ -1,6 +1,6 @@
 """Moves of irregular points on the host by loops compiled with Numba: one pass, 32-bit indices, no temporaries.
 
-Each process compiles the loops at their first use, in a fraction of a second.
+The machine code of each dtype stays on disk.
 """
 
 from __future__ import annotations
@@ -8,37 +8,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 
+from collops._numba_cache import cached_njit
 from collops.backend import LocalArray
 from collops.exchange.packing.index import Index
 
 
-@njit(nogil=True)
+@cached_njit(nogil=True)
 def _gather(source: LocalArray, points: np.ndarray, target: LocalArray) -> None:
     for i in range(points.size):
         target[i] = source[points[i]]
 
 
-@njit(nogil=True)
+@cached_njit(nogil=True)
 def _scatter(source: LocalArray, target: LocalArray, points: np.ndarray) -> None:
     for i in range(points.size):
         target[points[i]] = source[i]
 
 
-@njit(nogil=True)
+@cached_njit(nogil=True)
 def _move(source: LocalArray, sources: np.ndarray, target: LocalArray, targets: np.ndarray) -> None:
     for i in range(targets.size):
         target[targets[i]] = source[sources[i]]
 
 
-@njit(nogil=True)
+@cached_njit(nogil=True)
 def _add(source: LocalArray, target: LocalArray, points: np.ndarray) -> None:
     for i in range(points.size):
         target[points[i]] += source[i]
 
 
-@njit(nogil=True)
+@cached_njit(nogil=True)
 def _move_add(source: LocalArray, sources: np.ndarray, target: LocalArray, targets: np.ndarray) -> None:
     for i in range(targets.size):
         target[targets[i]] += source[sources[i]]

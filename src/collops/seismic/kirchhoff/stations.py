@@ -107,23 +107,18 @@ def tables_of_stations(
         The row of each station that this rank needs; undefined for other stations.
     """
     target = target or tuple(slice(0, size) for size in grid.shape)
-    nodes = Nodes(extent(target), factor)
     weighting = None if weighting is None or weighting.none else weighting
-    options = start, nodes, weighting, target, of_rays, measured
+    options = start, Nodes(extent(target), factor), weighting, target, of_rays, measured
     computed = _Computation(seconds, positions, velocity, grid, scale, *options)
-    times, fields = _stored(computed, needed, boxes, folder, comm)
-    local_stations, first, rows = needed[comm.rank], [part.start for part in target], np.arange(len(positions))
-    if boxes is not None:
-        box, nodes = boxes[comm.rank], Nodes(extent(boxes[comm.rank]), factor)
-        first = [start + part.start for start, part in zip(first, box, strict=True)]
-    elif folder is None:
-        rows = np.searchsorted(local_stations, rows)
-    straight = None
+    (times, fields), rows = _stored(computed, needed, boxes, folder, comm)
+    box = None if boxes is None else boxes[comm.rank]
+    local_stations, straight = needed[comm.rank], None
     if factor > 1:
         straight = np.zeros((len(times), 4), scale.real_type)
-        straight[rows[local_stations]] = computed.straight(local_stations, first)
+        straight[rows[local_stations]] = computed.straight(local_stations, box)
         error += float(comm.allreduce(np.array(computed.error), "max"))
-    tables = FixedTables(times, scale, nodes, local_stations[:0], local_stations[:0], straight, grid.spacing, error)
+    nodes, no_rows = Nodes(extent(box or target), factor), local_stations[:0]
+    tables = FixedTables(times, scale, nodes, no_rows, no_rows, straight, grid.spacing, error)
     return tables, None if weighting is None else Weights(fields, weighting), rows
 
 
@@ -172,8 +167,11 @@ class _Computation:
             return self._target
         return tuple(slice(0, size) for size in self._grid.shape)
 
-    def straight(self, stations: np.ndarray, first: Sequence[int]) -> np.ndarray:
-        """Return `FixedTables.straight` of stations, for tables that begin at the grid point `first`."""
+    def straight(self, stations: np.ndarray, box: tuple[slice, ...] | None) -> np.ndarray:
+        """Return `FixedTables.straight` of stations, for tables of a box of the image points, or of all."""
+        first = [part.start for part in self._target]
+        if box is not None:
+            first = [start + part.start for start, part in zip(first, box, strict=True)]
         rows = np.zeros((len(stations), 4))
         rows[:, 0] = [self.slowness(station) for station in stations]
         axes = zip(self._grid.axes, self._grid.spacing, first, strict=True)
@@ -253,14 +251,15 @@ def _stored(
     boxes: Sequence[tuple[slice, ...]] | None,
     folder: Path | None,
     comm: Communicator,
-) -> list[np.ndarray]:
-    """Return the tables of times and of weights, where `tables_of_stations` keeps them. Collective."""
-    owner = _owners(needed, computed.stations)
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the tables of times and of weights, where `tables_of_stations` keeps them, and its rows. Collective."""
+    owner, rows = _owners(needed, computed.stations), np.arange(computed.stations)
     if boxes is not None:
-        return _cut(computed.fill, owner, computed.nodes, boxes, computed.kinds, comm)
+        return _cut(computed.fill, owner, computed.nodes, boxes, computed.kinds, comm), rows
     if folder is not None:
-        return _in_file(computed.fill, owner, computed.nodes, computed.kinds, folder, comm)
-    return _in_memory(computed.fill, owner, computed.nodes, computed.kinds, needed, comm)
+        return _in_file(computed.fill, owner, computed.nodes, computed.kinds, folder, comm), rows
+    tables = _in_memory(computed.fill, owner, computed.nodes, computed.kinds, needed, comm)
+    return tables, np.searchsorted(needed[comm.rank], rows)
 
 
 def _in_memory(

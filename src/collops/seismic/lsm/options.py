@@ -30,9 +30,9 @@ from collops.seismic.lsm.survey_options import CONDITIONING, FILES, SurveyOption
 from collops.seismic.segy import SegyFile, require_segyio
 from collops.seismic.streams import located
 from collops.seismic.survey.anisotropy import parse_parameter
+from collops.seismic.survey.choices import mode_of
 from collops.seismic.survey.segy import parse_places
 from collops.seismic.survey.statics import Statics, parse_datum
-from collops.seismic.survey.survey import mode_of
 from collops.seismic.survey.velocity import VelocityFile, parse_velocity
 from collops.seismic.survey.zarr import ZarrShots
 from collops.seismic.volume.wavelet import parse_wavelet

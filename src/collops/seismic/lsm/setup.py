@@ -22,8 +22,8 @@ from collops.seismic.signals import count_biased, frequency_from_power, frequenc
 from collops.seismic.survey import Grid, Survey, read
 from collops.seismic.survey.anisotropy import thomsen_on
 from collops.seismic.survey.checks import check_frequency, check_speed, table_factor, too_many_traces
+from collops.seismic.survey.choices import mode_of
 from collops.seismic.survey.segy import shot_traces
-from collops.seismic.survey.survey import mode_of
 from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid, smoothed
 from collops.seismic.volume.wavelet import from_power, make_wavelet, parse_wavelet
 

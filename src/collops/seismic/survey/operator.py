@@ -51,6 +51,9 @@ class SurveyModelling:
     notes: list[str]  # decisions are appended
     grid: Grid  # of the velocity
     target: Grid  # of the image: the same, or a part of it
+    velocity: np.ndarray  # in the shape of `grid`
+    mode: str
+    thomsen: Thomsen | None  # anisotropy of the medium
     taps: np.ndarray
     centre: int
     weighting: Weighting
@@ -58,22 +61,17 @@ class SurveyModelling:
     dtype: np.dtype
     engine: Engine
     threads: int | None
-    thomsen: Thomsen | None  # anisotropy of the medium
 
     def operator(
         self,
-        velocity: np.ndarray,
-        mode: str,
         coarsen: int | None,
         folder: str | Path | None,
         streamed: bool,
         split: bool | None,
         tolerance: float | None,
-    ) -> tuple[VStack | SplitImage, list[FixedTables]]:
-        """Return the operator, and the travel times of each local operator. Collective.
-
-        `velocity` has the shape of the grid.
-        """
+        kept: list[FixedTables] | None,
+    ) -> VStack | SplitImage:
+        """Return the operator. Collective."""
         comm, geometry, shares = self.comm, self.geometry, self.geometry.shares(self.comm.size)
         positions, *_ = geometry.stations
         with local_stage(comm):
@@ -93,12 +91,12 @@ class SurveyModelling:
             layout = Layout.split(self.target.shape, comm.size)
             needed, boxes = [np.arange(len(positions))] * comm.size, boxes_of(layout, factor, comm.size)
         image = ImageGrid.from_axes(*(self.grid.axes.get(axis) for axis in "zxy"))
-        arguments = positions, velocity, self.grid, mode, self.engine, self.dtype, self.threads
-        box, (step, error) = self.grid.box(self.target), self._coarsest_grid(image, velocity, mode, tolerance)
+        arguments = positions, self.velocity, self.grid, self.mode, self.engine, self.dtype, self.threads
+        box, (step, error) = self.grid.box(self.target), self._coarsest_grid(image, tolerance)
         tables, weights, rows = tables_of_stations(
             times_at(*arguments, self.thomsen, step),
             positions,
-            velocity,
+            self.velocity,
             image,
             scale,
             needed,
@@ -133,26 +131,26 @@ class SurveyModelling:
             spreads = [spread for block in of_blocks for group in block for spread in group]
             make = self._streamed if streamed else self._resident
             operators = make(tables, weights, spreads, row_positions) if tables.nodes.points else []
+        if kept is not None:
+            kept += spreads
         if layout is None or boxes is None:
-            return VStack(operators, comm, dims=self.target.shape), spreads
+            return VStack(operators, comm, dims=self.target.shape)
         made = iter(operators)
         parts = [[list(islice(made, len(group))) for group in block] for block in of_blocks]
         sizes = [[sum(math.prod(geometry.trace_shape(shot)) for shot in shots) for shots in block] for block in blocks]
-        return SplitImage(layout, boxes, parts, sizes, self.dtype, self.engine, comm), spreads
+        return SplitImage(layout, boxes, parts, sizes, self.dtype, self.engine, comm)
 
-    def _coarsest_grid(
-        self, image: ImageGrid, velocity: np.ndarray, mode: str, tolerance: float | None
-    ) -> tuple[int, float]:
+    def _coarsest_grid(self, image: ImageGrid, tolerance: float | None) -> tuple[int, float]:
         """Return the result of `coarsest_grid`; without a tolerance, and for formulas, all points. Collective."""
         with local_stage(self.comm):
             tolerance = checked_tolerance(tolerance, self.weighting.traces_rays)
         if tolerance is None:
             return 1, 0.0
-        if mode != "eikonal":
+        if self.mode != "eikonal":
             self.notes.append("travel times are computed by a formula: the tolerance of their errors does not apply")
             return 1, 0.0
         positions, *_ = self.geometry.stations
-        arguments = image, positions, velocity, self.engine, self.dtype, self.threads, self.thomsen
+        arguments = image, positions, self.velocity, self.engine, self.dtype, self.threads, self.thomsen
         step, error = coarsest_grid(*arguments, tolerance, self.comm)
         interval = self.geometry.interval
         self.notes.append(

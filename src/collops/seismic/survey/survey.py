@@ -30,11 +30,12 @@ from collops.seismic.streams import Source, Stream, located
 from collops.seismic.su import is_su
 from collops.seismic.survey import segy, zarr
 from collops.seismic.survey.checks import check_frequency, check_reach, check_speed, table_factor
-from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces, cover
+from collops.seismic.survey.choices import choose_grid, choose_weighting, grid_of_array, mode_of
+from collops.seismic.survey.geometry import Geometry, Grid, Line, check_traces
 from collops.seismic.survey.headers import SurveyHeaders, read_traces
 from collops.seismic.survey.selection import offset_classes
 from collops.seismic.survey.statics import Statics
-from collops.seismic.survey.velocity import Gradient, Model, load_velocity, on_grid
+from collops.seismic.survey.velocity import Model, load_velocity, on_grid
 
 if TYPE_CHECKING:
     from collops import Communicator, DistributedArray, Layout, LinearOperator
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
     from collops.seismic.kirchhoff.weights import Amplitude
     from collops.seismic.survey.normal import NormalEquations, Weights
     from collops.seismic.survey.operator import SurveyModelling
-
-__all__ = ["mode_of"]
-
-_STEEPEST = 60.0  # dip of the image of recorded data, in degrees
 
 
 def read(
@@ -327,9 +324,10 @@ class Survey:
             highest = highest_frequency(self.spectrum(), geometry.samples, geometry.interval)
         with np.errstate(over="ignore", invalid="ignore"), local_stage(self.comm):
             if isinstance(model, np.ndarray):
-                grid = self._grid_of(model, numbers)
+                grid = grid_of_array(self.geometry, self.headers, model, numbers, self.notes)
             else:
-                grid = self._cover(model, numbers | {"highest": highest, "notes": self.notes})
+                numbers = numbers | {"highest": highest, "notes": self.notes}
+                grid = choose_grid(self.geometry, self.headers, model, numbers)
         return grid
 
     def velocity(self, velocity: Model | float | Source | tuple[str, Source], grid: Grid) -> np.ndarray:
@@ -425,9 +423,9 @@ class Survey:
             Amplitudes and apertures; by default none. For recorded data use the result of `weighting`.
         antialias : bool
             Whether to filter against operator aliasing.
-        coarsen : int, optional
-            As for :class:`collops.seismic.kirchhoff.TravelTimes`. By default the first of 1, 2, 4 and 8 with which the
-            tables fit into the memory.
+        coarsen, tolerance : optional
+            As for :class:`collops.seismic.kirchhoff.TravelTimes`. `coarsen` is by default the first of 1, 2, 4 and 8
+            with which the tables fit into the memory; `tolerance` does not apply to formulas, as a note says.
         streamed : bool
             Whether to keep the tables in a file instead of memory. An application then reads the tables of one shot
             after the other, or of as many shots as receivers if they have the same receivers. Traces stay in memory.
@@ -445,8 +443,6 @@ class Survey:
         thomsen : Thomsen, optional
             Anisotropy of the medium, whose times are computed by fast sweeping; its arrays have the shape of `grid`.
             Amplitudes and dips assume an isotropic medium with the velocity along the symmetry axis.
-        tolerance : float, optional
-            As for :class:`collops.seismic.kirchhoff.TravelTimes`; it does not apply to formulas, as a note says.
 
         Returns
         -------
@@ -459,19 +455,15 @@ class Survey:
         InputError
             On every rank, if an argument cannot be used.
         """
-        model = self.model(velocity)
-        with raised_together():
-            mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
-        values, grids = self.velocity(model, grid), (grid, target or grid)
-        modelling = self._modelling(values, grids, frequency, wavelet, weighting, antialias, dtype, engine, thomsen)
-        operator, tables = modelling.operator(values, mode, coarsen, folder, streamed, split, tolerance)
-        if kept is not None:
-            kept += tables
-        return operator
+        options = frequency, wavelet, weighting, antialias, dtype, engine
+        modelling = self._modelling(self.model(velocity), mode, thomsen, (grid, target or grid), *options)
+        return modelling.operator(coarsen, folder, streamed, split, tolerance, kept)
 
     def _modelling(
         self,
-        velocity: np.ndarray,
+        model: Model,
+        mode: str | None,
+        thomsen: Thomsen | None,
         grids: tuple[Grid, Grid],
         frequency: float | None,
         wavelet: tuple[np.ndarray, int] | None,
@@ -479,17 +471,22 @@ class Survey:
         antialias: bool,
         dtype: DTypeLike,
         engine: str | Engine | None,
-        thomsen: Thomsen | None,
     ) -> SurveyModelling:
-        """Choose the wavelet, and check it with the velocity and the weights. Collective."""
+        """Choose the mode and the wavelet, and check them with the velocity and the weights. Collective.
+
+        `grids` are the grids of the velocity and of the image.
+        """
         from collops.seismic.host_kernels import threads_of_rank
         from collops.seismic.kirchhoff import Weighting
         from collops.seismic.kirchhoff.geometry import ImageGrid, checked_wavelet
         from collops.seismic.survey.operator import SurveyModelling
 
-        comm, geometry = self.comm, self.geometry
+        comm, geometry, grid = self.comm, self.geometry, grids[0]
+        with raised_together():
+            mode = mode_of(model, mode, self.defaults.get("mode"), thomsen)
+        velocity = self.velocity(model, grid)
         with local_stage(comm):
-            grids[0].box(grids[1])
+            grid.box(grids[1])
             if wavelet is not None:
                 if frequency is not None:
                     raise InputError("frequency and wavelet exclude each other: omit one of them")
@@ -498,14 +495,14 @@ class Survey:
             frequency = self.frequency()
         with local_stage(comm):
             weighting = weighting or Weighting()
-            weighting.check(len(grids[0].shape))
-            self.check(velocity, grids[0], frequency)
+            weighting.check(len(grid.shape))
+            self.check(velocity, grid, frequency)
             taps, centre = weighting.wavelet(*(wavelet or ricker(frequency, geometry.interval)), geometry.interval)
             compute, kind = engine_called(engine), np.dtype(dtype)
             if thomsen is not None:
-                thomsen.parameters(ImageGrid.from_axes(*map(grids[0].axes.get, "zxy")))  # raises if it cannot be used
-        chosen = *grids, taps, centre, weighting, antialias, kind, compute, threads_of_rank(comm, compute), thomsen
-        return SurveyModelling(geometry, comm, self.notes, *chosen)
+                thomsen.parameters(ImageGrid.from_axes(*map(grid.axes.get, "zxy")))  # raises if it cannot be used
+        medium, kernels = (velocity, mode, thomsen), (taps, centre, weighting, antialias, kind, compute)
+        return SurveyModelling(geometry, comm, self.notes, *grids, *medium, *kernels, threads_of_rank(comm, compute))
 
     def weighting(
         self,
@@ -537,24 +534,7 @@ class Survey:
         Weighting
             For `operator`.
         """
-        from collops.seismic.kirchhoff import Weighting
-
-        if amplitude is None and (self.headers is None or self.defaults):
-            amplitude = self.defaults.get("amplitude", "none")  # type: ignore[assignment]
-        if amplitude is not None:
-            if amplitude == "none" and self.headers is not None and not self.defaults:
-                part = {2: "a sixteenth", 3: "an eighth"}[self.geometry.dims]
-                self.notes.append(f"travel times only: zero-phase data are imaged {part} of a wavelength too shallow")
-            return Weighting(amplitude, aperture, max_dip)
-        offset = max(float(np.abs(self.geometry.offsets(shot)).max()) for shot in range(self.geometry.shots))
-        if aperture is None:
-            aperture = float(np.ceil(grid.z[-1] * np.sin(np.radians(max_dip or _STEEPEST)) + offset / 2))
-        chosen = Weighting({2: "2.5d", 3: "3d"}[self.geometry.dims], aperture, max_dip or _STEEPEST)  # type: ignore[arg-type]
-        self.notes.append(
-            f"amplitudes of point sources ({chosen.amplitude}), up to {chosen.aperture:g} m from source and receiver "
-            f"and dips of {chosen.dip:g} degrees (--amplitude none for travel times only)"
-        )
-        return chosen
+        return choose_weighting(self.geometry, self.headers, grid, amplitude, aperture, max_dip, self.notes)
 
     def normal_equations(
         self, operator: LinearOperator, *, weights: Weights | None = None, engine: str | Engine | None = None
@@ -706,44 +686,3 @@ class Survey:
 
     def _warn(self, warnings: list[str]) -> None:
         self.warnings += [warning for warning in warnings if warning not in self.warnings]
-
-    def _cover(self, profile: Callable[[np.ndarray], np.ndarray], numbers: dict[str, Any]) -> Grid:
-        return cover(self.geometry, profile, bins=self.headers and self.headers.bins, **numbers)
-
-    def _grid_of(self, values: np.ndarray, numbers: dict[str, Any]) -> Grid:
-        """Choose the grid for a velocity array without spacings: columns cover the survey, and cells are square."""
-        names = "xz" if values.ndim == 2 else "yxz"
-        sizes = {f"n{axis}": size for axis, size in zip(names, values.shape, strict=True)}
-        numbers = numbers | {name: numbers.get(name) or size for name, size in sizes.items()}
-        profile = Gradient(float(values.mean()))
-        if any(numbers.get(f"d{axis}") is None for axis in names):
-            grid = self._cover(profile, numbers | {"dz": 1.0})
-            spacings = {f"d{axis}": getattr(grid, f"d{axis}") for axis in names[:-1]} | {"dz": grid.dx}
-            numbers |= {name: numbers.get(name) or spacing for name, spacing in spacings.items()}
-            steps = ", ".join(f"{numbers[f'd{axis}']:g} m along {axis}" for axis in names)
-            remedy = ", ".join(f"--d{axis}" for axis in names)
-            self.notes.append(f"the velocity file has no spacings: {steps} are assumed ({remedy})")
-        return self._cover(profile, numbers)
-
-
-def mode_of(model: object, asked: str | None, header: str | None = None, thomsen: Thomsen | None = None) -> str:
-    """Return the mode of travel times: from the user, else from the survey's header, else the formula if it applies.
-
-    Where the velocity decreases with depth, rays of the formula would leave the subsurface.
-    """
-    if asked not in (None, "eikonal", "analytic"):
-        raise InputError(f"mode must be 'eikonal' or 'analytic', not {asked!r}")
-    if thomsen is not None:
-        if asked == "analytic":
-            raise InputError("--mode analytic is for isotropic media: omit it, or --epsilon and --delta")
-        return "eikonal"
-    formula = isinstance(model, Gradient) and model.gradient >= 0
-    if asked == "analytic" and isinstance(model, np.ndarray):
-        column = model.reshape(-1, model.shape[-1])[0]
-        formula = column[-1] >= column[0] and np.allclose(model, np.linspace(column[0], column[-1], len(column)))
-    if asked == "analytic" and not formula:
-        raise InputError(
-            "--mode analytic needs a velocity that is constant or increases linearly with depth: "
-            "pass for example --velocity 1800 or --velocity 1500+0.6z"
-        )
-    return asked or ("analytic" if formula and header != "eikonal" else "eikonal")
