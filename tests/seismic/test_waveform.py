@@ -428,3 +428,22 @@ def test_shots_have_their_own_receivers_and_records_any_start(comm, start):
         assert found.shape == expected.shape
         late = found[:, : 30 - shift] if shift > 0 else found[:, -shift:]
         np.testing.assert_allclose(late, expected[:, max(shift, 0) :][:, : late.shape[1]], rtol=1e-9, atol=1e-12)
+
+
+def test_traces_of_windows_are_recorded_on_the_ranks_of_their_shots(comm):
+    """Shots are modelled where their windows cost least, and compared with the data where these were read."""
+    grid, options = Grid(16, 12, 20.0, 20.0), rtm.Options(**(SMALL | {"layers": 2}), aperture=30.0)
+    sources = np.array([[20.0, 80.0, 200.0], [40.0] * 3])
+    groups = [np.array([[x, x + 20.0], [20.0] * 2]) for x in (280.0, 90.0, 210.0)]  # the first window is the line
+    survey = Survey(SurveyGeometry(sources, groups, 30, 0.004), comm)
+    problem = Problem(survey, grid, np.full(grid.shape, 2000.0), None, "eikonal", 18.0)
+    none, job = [np.zeros(survey.trace_shape(shot)) for shot in survey.shots], job_of(options, comm)
+    waves = _set_up(job, problem, 2000.0, none, [part + 1 for part in none], True)
+    F, recording = waves.propagator, waves.recording
+    assert F.range.sizes[0] == {1: (3,), 2: (1, 2), 3: (1, 1, 1)}.get(comm.size, F.range.sizes[0])
+    traces = F(waves.model(job, problem.velocity))
+    steps = (survey.geometry.samples - 1) * recording._steps.step + 1
+    expected = traces.gather()[..., -steps :: recording._steps.step]
+    np.testing.assert_array_equal(recording.forward(traces).gather(), expected)
+    assert recording.range is collops.Layout.split((3, 2, 30), comm.size)
+    assert recording.dottest(rtol=1e-12)

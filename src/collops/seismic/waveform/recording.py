@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops import DistributedArray, LinearOperator
+from collops import DistributedArray, Layout, LinearOperator
 from collops.errors import InputError
 from collops.extend.arrays import Array
 from collops.extend.communication import collective_errors
@@ -19,9 +19,11 @@ _ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
 
 
 class Recording(LinearOperator):
-    r"""The traces of a survey from all time steps of its shots: :math:`L W S`. Sends nothing.
+    r"""The traces of a survey from all time steps of its shots: :math:`L W S`.
 
     S takes the samples, W weights them, such as by a mute, and L is a low-pass filter without phase.
+
+    Messages: none; one all-to-all-v of the samples if the propagator shares shots by the cost of their windows.
 
     Parameters
     ----------
@@ -44,7 +46,8 @@ class Recording(LinearOperator):
         self.traces = weights.layout
         self._steps = slice(first, first + (self.traces.shape[2] - 1) * step + 1, step)
         self._weights, self._response = weights, None
-        self._shape = propagator.range.local_shape(propagator.comm.rank)
+        shots = propagator.range  # without tiles: split by shots only
+        self._samples = Layout.split(self.traces.shape, shots.ranks, sizes=shots.sizes[0])
         super().__init__(propagator.range, weights.layout, propagator.dtype, propagator.comm)
 
     def up_to(self, frequency: float | None, interval: float) -> Recording:
@@ -94,10 +97,18 @@ class Recording(LinearOperator):
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         xp, weights = x.engine.xp, self._weights.local_array
         if not adjoint:
-            return filled(out, self._limited(x.local_array[..., self._steps] * weights, xp))
-        steps = xp.zeros(self._shape, self.dtype)
-        steps[..., self._steps] = weights * self._limited(x.local_array, xp)
+            samples = self._moved(x.local_array[..., self._steps], self._samples, self.traces)
+            return filled(out, self._limited(samples * weights, xp))
+        steps = xp.zeros(self.domain.local_shape(self.comm.rank), self.dtype)
+        samples = weights * self._limited(x.local_array, xp)
+        steps[..., self._steps] = self._moved(samples, self.traces, self._samples)
         return filled(out, steps)
+
+    def _moved(self, local: Any, source: Layout, target: Layout) -> Any:
+        """Return this rank's part of traces in another layout."""
+        if source is target:
+            return local
+        return DistributedArray(source, self.comm, local).redistribute(target).local_array
 
 
 def low_pass(frequency: float, samples: int, interval: float) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from collops import Communicator, DistributedArray, LinearOperator
 from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.communication import alone, collective_errors
-from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of
+from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of, window_costs
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
@@ -185,7 +185,8 @@ class Propagator:
         options |= {"memory": memory, "wavefield_bits": wavefield_bits, "relaxation": relaxation}
         # Windows have the storage.
         shared: dict[str, Any] = options if aperture is None else options | {"memory": None}
-        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **shared)
+        costs = None if aperture is None else partial(window_costs, grid, geometry, aperture)
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, costs=costs, comm=comm, **shared)
         self._options, self._aperture = options, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
