@@ -234,7 +234,7 @@ def _set_up(
         _check_dispersion(problem)
     propagator = make_propagator(job, wave_grid, positions, medium)
     with local_stage(job.comm):
-        _check_traces(job, propagator, min(_wavefield_bytes(options), 4 * grid.points * steps))
+        _check_traces(job, propagator)
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )
@@ -285,9 +285,10 @@ def _attenuation(
     return {"quality_factor": values, "relaxation": relaxation}, float(np.sqrt(largest))
 
 
-def _check_traces(job: Job[Any], propagator: Propagator, wavefields: int) -> None:
-    """Raise `InputError` if the traces at all time steps, and the wavefields of a shot, do not fit into the memory."""
+def _check_traces(job: Job[Any], propagator: Propagator) -> None:
+    """Raise `InputError` if the traces at all time steps, and the wavefields, do not fit into the memory."""
     shots, (_, receivers, steps) = max(propagator.range.sizes[0]), propagator.geometry.shape
+    wavefields = min(_wavefield_bytes(job.options), max(shots, 1) * propagator.storage.bytes)
     needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * receivers * steps + wavefields
     what = f"traces of {shots} shots at {steps} time steps, and wavefields,"
     check_memory(needed, what, "use more ranks, or a smaller --memory", job.engine, job.comm.local_size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
@@ -43,6 +43,9 @@ class WaveformMisfit:
 
     propagator: Propagator
     observed: DistributedArray
+    _last: list[tuple[DistributedArray, DistributedArray, LinearOperator]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not (isinstance(self.observed, DistributedArray) and self.observed.engine.traced):
@@ -52,8 +55,15 @@ class WaveformMisfit:
 
     def residual(self, x: DistributedArray) -> DistributedArray:
         """Return modelled minus observed traces. Collective."""
-        return self.propagator(x) - self.observed
+        return (self.propagator(x) if x.engine.traced else self._linearised(x)[0]) - self.observed
 
     def jacobian(self, x: DistributedArray) -> LinearOperator:
         """Return the derivative of the residual. Collective."""
-        return self.propagator.jacobian(x)
+        return self.propagator.jacobian(x) if x.engine.traced else self._linearised(x)[1]
+
+    def _linearised(self, x: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
+        """Return traces and Jacobian at a model, which solvers need one after the other."""
+        if not self._last or self._last[0][0] is not x:
+            self._last.clear()  # before wavefields of another model are kept
+            self._last.append((x, *self.propagator.linearise(x)))
+        return self._last[0][1:]

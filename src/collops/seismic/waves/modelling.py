@@ -184,6 +184,16 @@ class Modelling:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
+    def kept_shots(self, engine: Engine) -> int:
+        """Return the number of shots of this rank whose wavefields fit the memory, with those of a shot besides.
+
+        Only exact ones are kept, on hosts.
+        """
+        if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
+            return 0
+        fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
+        return len(self.shots) if len(self.shots) <= fitting else fitting - 1
+
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""
         traces = self._group.allreduce(traces, out=traces) if self._group.size > 1 else traces
