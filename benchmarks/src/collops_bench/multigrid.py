@@ -25,6 +25,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ import numpy as np
 
 from collops.apps.stages import local_stage
 from collops.array import DistributedArray
+from collops.comm import alone
 from collops.errors import CollopsError
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
@@ -46,7 +48,7 @@ from collops_bench.timing import Spread, Timing, synchronize
 
 __all__ = ["measure"]
 
-OURS, SINGLE, JACOBI, PYAMG = "collops", "collops, single", "collops, Jacobi", "PyAMG"
+OURS, SINGLE, JACOBI, ALONE, PYAMG = "collops", "collops, single", "collops, Jacobi", "collops, one rank", "PyAMG"
 PETSC = {"gamg": "PETSc, GAMG", "hypre": "PETSc, BoomerAMG"}
 _RTOL = 1e-8
 _TIMEOUT = 600.0  # seconds of PETSc's process
@@ -66,6 +68,8 @@ def measure(context: Context) -> Iterator[Measurement]:
     for side in sides:
         for points in (27, 7):
             yield _measure(context, points, side, pyamg, petsc, version)
+    if context.comm.size > 1:
+        yield _scaled(context, 16 if context.options.quick else 271 if device else 80)
 
 
 def _measure(
@@ -120,6 +124,43 @@ def _measure(
         checks=checks,
         figures=figures,
         headline=f"Multigrid and CG, Poisson's equation of {points} points, {side**3:,} rows",
+    )
+
+
+def _scaled(context: Context, side: int) -> Measurement:
+    """Measure 7 points on a cube of `side` that each rank solves alone, and on a cube with as many rows a rank."""
+    together = round(side * context.comm.size ** (1 / 3))
+    place = context.engine if context.engine.mutable else "numpy"
+    rounds: dict[str, list[Sample]] = {}
+    for name, ranks, extent in ((OURS, context, together), (ALONE, replace(context, comm=alone()), side)):
+        comm = ranks.comm
+        first, end = (extent**3 * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+        A = CSRMatrix(stencil_rows(7, extent, first, end), comm=comm)
+        y = DistributedArray(A.rows, comm, context.engine.from_host(right_side(extent, first, end)))
+        samples = [_ours(ranks, A, y, multigrid, engine=place) for _ in range(2 if context.options.quick else 4)]
+        rounds[name] = samples[1:]  # the first one compiles
+    checks = [
+        check(context.comm, f"residual of {name}", max(sample.pop("residual") for sample in samples), 1.1 * _RTOL)
+        for name, samples in rounds.items()
+    ]
+    figures = {
+        name: {figure: statistics.median(each[figure] for each in samples) for figure in samples[0]}
+        for name, samples in rounds.items()
+    }
+    expected = together**3 / (context.comm.size * side**3)
+    for figure, part in (("efficiency", "solution"), ("efficiency of set-up", "set-up")):
+        figures[OURS][figure] = expected * figures[ALONE][part] / figures[OURS][part]
+    return Measurement(
+        f"Poisson's equation, 7 points, weak scaling, {together**3:,} rows",
+        {"rows": together**3, "rows of one rank": side**3},
+        {
+            name: Timing(1, {"wall": Spread.from_samples([each["set-up"] + each["solution"] for each in samples])})
+            for name, samples in rounds.items()
+        },
+        {},
+        ours=OURS,
+        checks=checks,
+        figures=figures,
     )
 
 

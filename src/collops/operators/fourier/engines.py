@@ -44,7 +44,7 @@ def scaling(samples: int, norm: str) -> float:
 class Transforms:
     """Transforms by SciPy on hosts (in place, multithreaded), or by JAX."""
 
-    chirps = False
+    real_kernels = False
 
     def __init__(self, engine: Engine, threads: int) -> None:
         if engine.mutable:
@@ -92,10 +92,10 @@ class Workspace:
     """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
 
     `dtype` is the complex type of the computation, and `threads` the number of threads of a transform on the host.
-    ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
-    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` are the addresses of the slot `PIECES`
-    on all ranks, and ``barrier()`` synchronises the current streams of all ranks. Both are ``None`` if ranks cannot
-    access each other's memory.
+    ``multiplies`` tells whether a product with a matrix may replace a short transform, ``real_kernels`` whether the
+    kernels of :mod:`collops.operators.fourier.real` may replace a real one. ``addresses`` are the addresses of the slot
+    `PIECES` on all ranks, and ``barrier()`` synchronises the current streams of all ranks. Both are ``None`` if ranks
+    cannot access each other's memory.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -103,7 +103,7 @@ class Workspace:
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
         self.engine = engine
         self.transforms = _transforms_for(engine).Transforms(engine, threads)
-        self.multiplies, self.chirps = self.transforms.multiplies, self.transforms.chirps
+        self.multiplies, self.real_kernels = self.transforms.multiplies, self.transforms.real_kernels
         self.size = size
         self._buffers = Buffers()
         self._views: dict[tuple[str, tuple[int, ...], bool], LocalArray] = {}

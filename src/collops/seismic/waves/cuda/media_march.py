@@ -36,9 +36,11 @@ class DeviceLoops(March):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        recordable = arguments[4] is None  # without an exchange of halos
+        halos = arguments[4]
         time, several = self._xp.zeros(2, np.int32), self._steps.kernels.several
-        self._clock = Clock(time, lambda by: several("tick", ahead=by, clock=time, count=1), recordable)
+        self._clock = Clock(
+            time, lambda by: several("tick", ahead=by, clock=time, count=1), halos is None or halos.recordable
+        )
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(self._storage)
 
