@@ -58,6 +58,12 @@ def test_an_evaluation_computes_each_step_once(comm, monkeypatch):
         assert counts["_retreat"] == 2 * shots * steps
         assert counts["_scatter"] == shots * steps
         assert counts["_advance"] == (2 * (shots + again) + again) * steps
+    # A model that has changed in place since its residual, on one of the ranks, has a derivative of its own.
+    model = collops.full(F.domain, 2000.0, comm=comm)
+    problem.residual(model)
+    assert problem.jacobian(model) is problem.jacobian(model.copy())
+    model.local_array[0, 0] += 10.0 * (comm.rank == 0)
+    assert problem.jacobian(model) is not problem.jacobian(model)
 
 
 def test_modelling_keeps_no_wavefields(comm):

@@ -288,7 +288,8 @@ def _attenuation(
 def _check_traces(job: Job[Any], propagator: Propagator) -> None:
     """Raise `InputError` if the traces at all time steps, and the wavefields, do not fit into the memory."""
     shots, (_, receivers, steps) = max(propagator.range.sizes[0]), propagator.geometry.shape
-    wavefields = min(_wavefield_bytes(job.options), max(shots, 1) * propagator.storage.bytes)
+    kept = shots if job.options.aperture is None and job.engine.memory == "host" else 1
+    wavefields = min(_wavefield_bytes(job.options), kept * propagator.storage.bytes)
     needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * receivers * steps + wavefields
     what = f"traces of {shots} shots at {steps} time steps, and wavefields,"
     check_memory(needed, what, "use more ranks, or a smaller --memory", job.engine, job.comm.local_size)

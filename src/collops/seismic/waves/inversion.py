@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
 from collops.seismic.waves.modelling import check_supported
@@ -43,7 +45,8 @@ class WaveformMisfit:
 
     propagator: Propagator
     observed: DistributedArray
-    _last: list[tuple[DistributedArray, DistributedArray, LinearOperator]] = field(
+    # The model of the last residual, and the derivative there.
+    _last: list[tuple[DistributedArray, LinearOperator]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
 
@@ -55,15 +58,21 @@ class WaveformMisfit:
 
     def residual(self, x: DistributedArray) -> DistributedArray:
         """Return modelled minus observed traces. Collective."""
-        return (self.propagator(x) if x.engine.traced else self._linearised(x)[0]) - self.observed
+        if x.engine.traced:
+            return self.propagator(x) - self.observed
+        self._last.clear()  # before wavefields of another model are kept
+        traces, jacobian = self.propagator.linearise(x)
+        self._last.append((x.copy(), jacobian))
+        return traces - self.observed
 
     def jacobian(self, x: DistributedArray) -> LinearOperator:
-        """Return the derivative of the residual. Collective."""
-        return self.propagator.jacobian(x) if x.engine.traced else self._linearised(x)[1]
+        """Return the derivative of the residual. Collective.
 
-    def _linearised(self, x: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
-        """Return traces and Jacobian at a model, which solvers need one after the other."""
-        if not self._last or self._last[0][0] is not x:
-            self._last.clear()  # before wavefields of another model are kept
-            self._last.append((x, *self.propagator.linearise(x)))
-        return self._last[0][1:]
+        It is the one that the last residual kept, if its model has the same values on all ranks.
+        """
+        for last, jacobian in self._last:
+            if x.layout is last.layout and x.comm is last.comm and x.engine is last.engine:
+                changed = not bool((x.local_array == last.local_array).all())
+                if not self.propagator.comm.allreduce(np.array([float(changed)]), "max")[0]:
+                    return jacobian
+        return self.propagator.jacobian(x)
