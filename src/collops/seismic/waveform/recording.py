@@ -47,6 +47,7 @@ class Recording(LinearOperator):
         self._steps = slice(first, first + (self.traces.shape[2] - 1) * step + 1, step)
         self._weights, self._response = weights, None
         shots = propagator.range  # without tiles: split by shots only
+        self._shape = shots.local_shape(propagator.comm.rank)
         self._samples = Layout.split(self.traces.shape, shots.ranks, sizes=shots.sizes[0])
         super().__init__(propagator.range, weights.layout, propagator.dtype, propagator.comm)
 
@@ -105,7 +106,7 @@ class Recording(LinearOperator):
         if not adjoint:
             samples = self._moved(x.local_array[..., self._steps], self._samples, self.traces)
             return filled(out, self._limited(samples * weights, xp))
-        steps = xp.zeros(self.domain.local_shape(self.comm.rank), self.dtype)
+        steps = xp.zeros(self._shape, self.dtype)
         samples = weights * self._limited(x.local_array, xp)
         steps[..., self._steps] = self._moved(samples, self.traces, self._samples)
         return filled(out, steps)

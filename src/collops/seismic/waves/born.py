@@ -70,7 +70,7 @@ class Born(LinearOperator):
             if number < kept:
                 self._kept[number] = self._march.wavefields()
             self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
-        return DistributedArray(self.range, self.comm, modelling.joined(traces))
+        return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
 
     def _wavefields(self, number: int) -> list[LocalArray]:
         """Return the wavefields of a shot, if they were kept, as the last argument of a time loop."""
