@@ -8,6 +8,7 @@ is CG with the inverse of the diagonal in place of multigrid. With CuPy, the cub
 points, and the set-up runs on devices, where the matrix is before the clock starts. ``V-cycle`` is the time of a cycle
 that visits each level once, and ``V-cycle over its bytes`` is its ratio to the time in which a copy moves the entries
 that its products read, and the vectors that they read and write; updates of vectors between products do not count.
+``refresh`` is the time of a set-up for other values in the same positions, from the second one on.
 
 PyAMG's smoothed aggregation is serial: with several ranks, rank 0 solves the entire problem while the others wait.
 PETSc's two methods (GAMG, and BoomerAMG of hypre) have their default options. They run on as many ranks in Debian's
@@ -191,7 +192,7 @@ def _ours(
 
 
 def _cycle(context: Context, A: CSRMatrix, y: DistributedArray) -> Sample:
-    """Return the time of a V-cycle in seconds, and over the time in which a copy moves its bytes. Collective."""
+    """Return the time of a V-cycle, also over that of a copy of its bytes, and of a refreshed set-up. Collective."""
     M = multigrid(A, cycle="V", engine=context.engine)
     x = M @ y
     times = [_seconds(context, lambda: M._forward(y, x)) for _ in range(11)]
@@ -202,7 +203,9 @@ def _cycle(context: Context, A: CSRMatrix, y: DistributedArray) -> Sample:
     products = 2 * M._options.degree + 2
     moved = sum(products * _bytes(level.matrix) + 2 * _bytes(level.prolongation) for level in M._levels)
     seconds = statistics.median(times)
+    refreshes = [_seconds(context, lambda: M.refresh(A)) for _ in range(4)]
     return {
+        "refresh": statistics.median(refreshes[1:]),
         "V-cycle": seconds,
         "V-cycle over its bytes": seconds * bytes_per_second / moved,
         "copy, TB/s": bytes_per_second / 1e12,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +107,7 @@ class Workspace:
         self.multiplies, self.real_kernels = self.transforms.multiplies, self.transforms.real_kernels
         self.size = size
         self._buffers = Buffers()
-        self._views: dict[tuple[str, tuple[int, ...], bool], LocalArray] = {}
+        self._views: dict[tuple[str, tuple[int, ...], bool, int], LocalArray] = {}
         self.addresses: Any = None
         self.barrier: Any = None
         self._rank = 0
@@ -124,7 +125,7 @@ class Workspace:
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> LocalArray:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
-        key = (slot, shape, real)
+        key = (slot, shape, real, get_ident())
         view = self._views.get(key)
         if view is None and self.engine.mutable:
             memory = self._memory(slot)
