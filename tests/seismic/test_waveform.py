@@ -46,7 +46,7 @@ def test_gradients_are_those_of_the_misfit(comm, misfit, smooth):
     job = job_of(fwi.Options(**SMALL), comm)
     waves = prepare(job)
     velocity, rng = waves.problem.velocity, np.random.default_rng(0)
-    recording = waves.recording.up_to(15.0, 0.004)
+    recording = waves.recording.up_to(15.0, 0.004).whitened(waves.problem.wavelet[0], 4.0)
     changes = Changes(job, waves, velocity, np.where(waves.water, 0.0, 0.5), (1400.0, 5000.0), smooth)
     objective = Objective(waves.propagator, recording, recording.band_of(waves.observed), MISFITS[misfit], changes)
     x, step = (waves.model(job, size * rng.standard_normal(velocity.shape)) for size in (20.0, 1e-2))
@@ -80,7 +80,7 @@ def test_velocities_stay_within_their_bounds(comm):
 
 
 def test_it_is_the_inversion_of_the_propagator(comm, folder):
-    options = fwi.Options(**SMALL, bands="all", iterations=3, depth_power=0.0, out=str(folder / "out"))
+    options = fwi.Options(**SMALL, bands="all", iterations=3, depth_power=0.0, whiten=1.0, out=str(folder / "out"))
     numbers = job_numbers(fwi.run, options, comm)
     group, waves = group_of(folder, "out"), prepare(job_of(options, comm), None, 1.25)
     assert numbers["iterations"] == 3 and numbers["bands"] == ["all"]
@@ -373,6 +373,7 @@ def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
         (fwi, {"bands": "low"}, "--bands must be increasing"),
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
+        (fwi, {"whiten": 0.5}, "--whiten must be from 1 to 1000"),
         (fwi, {"redraw": 3}, "--redraw is for encoded shots"),
         (fwi, {"encode": 3, "misfit": "envelope"}, "--encode needs --misfit waveform"),
         (fwi, {"encode": 13}, "--encode must be at most 12, the number of shots, not 13"),
@@ -428,3 +429,22 @@ def test_shots_have_their_own_receivers_and_records_any_start(comm, start):
         assert found.shape == expected.shape
         late = found[:, : 30 - shift] if shift > 0 else found[:, -shift:]
         np.testing.assert_allclose(late, expected[:, max(shift, 0) :][:, : late.shape[1]], rtol=1e-9, atol=1e-12)
+
+
+def test_traces_of_windows_are_recorded_on_the_ranks_of_their_shots(comm):
+    """Shots are modelled where their windows cost least, and compared with the data where these were read."""
+    grid, options = Grid(16, 12, 20.0, 20.0), rtm.Options(**(SMALL | {"layers": 2}), aperture=30.0)
+    sources = np.array([[20.0, 80.0, 200.0], [40.0] * 3])
+    groups = [np.array([[x, x + 20.0], [20.0] * 2]) for x in (280.0, 90.0, 210.0)]  # the first window is the line
+    survey = Survey(SurveyGeometry(sources, groups, 30, 0.004), comm)
+    problem = Problem(survey, grid, np.full(grid.shape, 2000.0), None, "eikonal", 18.0)
+    none, job = [np.zeros(survey.trace_shape(shot)) for shot in survey.shots], job_of(options, comm)
+    waves = _set_up(job, problem, 2000.0, none, [part + 1 for part in none], True)
+    F, recording = waves.propagator, waves.recording
+    assert F.range.sizes[0] == {1: (3,), 2: (1, 2), 3: (1, 1, 1)}.get(comm.size, F.range.sizes[0])
+    traces = F.linearise(waves.model(job, problem.velocity))[0]
+    steps = (survey.geometry.samples - 1) * recording._steps.step + 1
+    expected = traces.gather()[..., -steps :: recording._steps.step]
+    np.testing.assert_array_equal(recording.forward(traces).gather(), expected)
+    assert recording.range is collops.Layout.split((3, 2, 30), comm.size)
+    assert recording.dottest(rtol=1e-12)

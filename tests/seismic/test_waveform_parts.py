@@ -14,7 +14,7 @@ from collops.seismic.waveform.earth import WATER, smooth_model, velocity_model, 
 from collops.seismic.waveform.imaging import laplacian
 from collops.seismic.waveform.misfits import MISFITS, transport
 from collops.seismic.waveform.problem import _reversed_as
-from collops.seismic.waveform.recording import Recording, line_source, low_pass, time_steps, wavelet_at_steps
+from collops.seismic.waveform.recording import Recording, line_source, low_pass, time_steps, wavelet_at_steps, whitening
 from collops.seismic.waves import Geometry, Layers, Propagator
 from collops.seismic.waves import Grid as WaveGrid
 
@@ -85,6 +85,20 @@ def test_wavelets_and_filters():
     frequencies = np.fft.rfftfreq(200, 0.004)
     _, response = signal.sosfreqz(sections, frequencies, fs=1 / 0.0001)
     np.testing.assert_allclose(low_pass(30.0, 100, 0.004), np.abs(response) ** 2, atol=2e-3)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("samples", [40, 100])  # the wavelet is longer than these with as many zeros, or shorter
+def test_whitening_divides_by_the_spectrum_where_the_wavelet_is_strong(samples):
+    wavelet, frequencies = 3 * ricker(8.0, 0.004)[0], np.fft.rfftfreq(2 * samples, 0.004)
+    assert len(wavelet) == 87
+    amplitudes = (frequencies / 8) ** 2 * np.exp(1 - (frequencies / 8) ** 2)  # of a Ricker wavelet, analytically
+    response = whitening(wavelet, samples, 5.0)
+    strong, absent = amplitudes > 0.4, amplitudes < 1e-4
+    np.testing.assert_allclose((response * amplitudes)[strong], 1.0, atol=0.1)
+    assert response[absent].max() < 0.05 and 3 < response.max() < 5.01
+    for gain in (1.5, 20.0):
+        assert 0.9 * gain < whitening(ricker(8.0, 0.004)[0], 2000, gain).max() < 1.0001 * gain
 
 
 @pytest.mark.serial

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
 
 import collops
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
+from collops.extend.communication import alone
 from collops.seismic.signals import ricker
 from collops.seismic.waves import Geometry, Grid, Layers, Propagator
-from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, small
+from collops.seismic.waves.apertures import window_costs
+from tests.seismic.test_waves import arrays_of, assert_exact_adjoint, products, small
 
 
 def shots_along_a_line(shots=3, ndim=2, **options):
@@ -76,6 +79,20 @@ def test_windows_need_less_memory(comm):
     model, _, data = arrays_of(less)
     images = [F.jacobian(model).adjoint(data).gather() for F in (windowed, less)]
     np.testing.assert_array_equal(*images)
+
+
+def test_shots_are_shared_by_the_cost_of_their_windows(comm):
+    grid = Grid((50, 9), (10.0, 10.0), order=2, layers=Layers(4))
+    sources = np.stack([np.linspace(30.0, 460.0, 5), np.full(5, 30.0)], axis=1)
+    receivers = sources[:, np.newaxis] + np.array([[10.0, 5.0]])
+    receivers[0, 0, 0] = 480.0  # the window of the first shot is the whole line
+    geometry = Geometry(sources, receivers, ricker(40.0, 0.001)[0][:25], 0.001)
+    options: dict[str, Any] = {"dtype": "float64", "kernels": "numpy", "aperture": 20.0}
+    shared, single = (Propagator(grid, geometry, comm=group, **options) for group in (comm, alone()))
+    costs = window_costs(grid, geometry, 20.0)
+    assert costs == [57 * 17, *[15 * 17] * 3, 14 * 17]  # points with layers
+    assert shared.range.sizes[0] == {1: (5,), 2: (1, 4), 3: (1, 2, 2)}.get(comm.size, shared.range.sizes[0])
+    assert products(shared) == products(single)
 
 
 def test_steps_are_stable_in_all_windows(comm):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import collops
 from collops.errors import InputError
 from collops.extend.communication import alone
 from collops.seismic.waves import Geometry, Grid, Propagator, share_by_cost
+from collops.seismic.waves.shot_shares import consecutive_shares
 from tests.seismic.test_waves_physics import VELOCITY, analytic, ricker
 
 pytestmark = pytest.mark.serial
@@ -75,6 +78,18 @@ def test_shots_are_shared_by_cost(ranks):
     largest = max(costs[share].sum() for share in shares)
     assert largest <= 4 / 3 * max(costs.max(), -(-costs.sum() // ranks))  # at most 4/3 of a bound from below
     assert share_by_cost([], 2) == [[], []]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_consecutive_shares_are_the_cheapest(ranks):
+    rng = np.random.default_rng(ranks)
+    for costs in [[3] * 7, [], *(rng.integers(0, 9, count).tolist() for count in (1, 2, 4, 6, 7) for _ in range(4))]:
+        sizes, sums = consecutive_shares(costs, ranks), np.cumsum([0, *costs])
+        assert len(sizes) == ranks and sum(sizes) == len(costs) and min(sizes) >= 0
+        cuts = combinations_with_replacement(range(len(costs) + 1), ranks - 1)
+        cheapest = min(np.diff(sums[[0, *cut, len(costs)]]).max() for cut in cuts)
+        assert np.diff(sums[np.cumsum([0, *sizes])]).max() == cheapest
+    assert consecutive_shares([5] * 10, 4) == [3, 3, 2, 2]  # even, if that is as cheap
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from collops.seismic.waveform.problem import WaveProblem, prepare
 from collops.seismic.waveform.results import Outcome, Picture, findings
 
 _REDRAW = 5  # iterations with the same signs
+_GAIN = 10.0  # of frequencies at which the wavelet is weak; noise there would be amplified as much
 _MARGIN = 1.25  # of the largest initial velocity, if there is no other bound
 
 
@@ -81,6 +82,17 @@ class Options(WaveOptions):
         option("Scale the unknowns by this power of the depth below the water, which favours deep updates.", METHOD),
         Must("be zero or positive, and at most 4", lambda value: 0 <= value <= 4),
     ] = 1.0
+    whiten: Annotated[
+        float | None,
+        option(
+            "Flatten the spectrum of the traces: amplify frequencies at which the wavelet is weak, by up to this "
+            "factor; 1 for the traces as they are.",
+            METHOD,
+            metavar="FACTOR",
+            show_default=f"{_GAIN:g} for waveforms without noise, of the synthetic survey; else 1",
+        ),
+        Must("be from 1 to 1000", lambda value: 1 <= value <= 1000),
+    ] = None
     pairs: Annotated[int, option("Number of steps that L-BFGS stores.", METHOD), AtLeast(1)] = 10
     encode: Annotated[
         int | None,
@@ -119,6 +131,13 @@ class Options(WaveOptions):
             check_checkpoints(Path(self.checkpoint), self.redraw_interval())
         if self.encode is not None and self.survey is None and self.encode > self.shots:
             raise InputError(f"--encode must be at most {self.shots}, the number of shots, not {self.encode}")
+
+    def gain(self) -> float:
+        """Return the largest factor by which flattening the spectrum amplifies a frequency."""
+        if self.whiten is not None:
+            return self.whiten
+        free_of_noise = self.survey is None and not self.noise
+        return _GAIN if free_of_noise and self.misfit == "waveform" else 1.0
 
     def redraw_interval(self) -> int | None:
         """Return the number of iterations with the same signs; None without encoded shots."""
@@ -215,6 +234,7 @@ def invert(
         if options.encode is not None and stage.draw is not None:
             shots = encoded(job, waves, options.encode, (options.seed, stage.band, stage.draw))
         recording = shots.recording.up_to(stage.frequency, waves.survey.geometry.interval)
+        recording = recording.whitened(waves.problem.wavelet[0], options.gain())
         changes = Changes(job, shots, velocity, scale, bounds, options.smooth_gradient)
         observed = recording.band_of(shots.observed)
         objective = Objective(shots.propagator, recording, observed, MISFITS[options.misfit], changes)
@@ -287,6 +307,7 @@ def describe(
     numbers = {
         "misfit": options.misfit,
         "encoded_shots": options.encode,
+        "whiten": options.gain(),
         "bands": ["all" if band is None else band for band in bands],
         "band_residuals": [[float(part[0]), float(part[-1])] for part in norms],
         "data_misfit_initial": before,

@@ -150,25 +150,29 @@ class Objective:
         self._xp, self._observed = observed.engine.xp, observed.local_array
         self._misfit = misfit
         self._target = misfit(self._observed, self._observed, self._xp).values
-        self._last: tuple[Any, Attribute] | None = None
+        self._last: tuple[Any, Attribute, LinearOperator] | None = None
 
     def residual(self, x: Any) -> DistributedArray:
         """Return the difference of the attributes. Collective."""
-        return self._traces(self._attribute(x).values - self._target)
+        return self._traces(self._linearised(x)[0].values - self._target)
 
     def jacobian(self, x: Any) -> LinearOperator:
         """Return the derivative of the residual. Collective."""
-        attribute, changes = self._attribute(x), self.changes
+        attribute, born = self._linearised(x)
         derivative = AttributeDerivative(self._recording, attribute)
-        born = self._propagator.jacobian(changes.velocity(x))
-        return derivative @ self._recording @ born @ changes.derivative(x)
+        return derivative @ self._recording @ born @ self.changes.derivative(x)
 
-    def _attribute(self, x: Any) -> Attribute:
-        """Return the attribute of the modelled traces, which solvers need twice for the same unknowns."""
+    def _linearised(self, x: Any) -> tuple[Attribute, LinearOperator]:
+        """Return the attribute of the modelled traces, and the Jacobian of the propagator.
+
+        Solvers need both for the same unknowns.
+        """
         if self._last is None or self._last[0] is not x:
-            modelled = self._recording.forward(self._propagator(self.changes.velocity(x)))
-            self._last = x, self._misfit(modelled.local_array, self._observed, self._xp)
-        return self._last[1]
+            self._last = None  # before wavefields of other unknowns are kept
+            traces, born = self._propagator.linearise(self.changes.velocity(x))
+            modelled = self._recording.forward(traces)
+            self._last = x, self._misfit(modelled.local_array, self._observed, self._xp), born
+        return self._last[1:]
 
     def _traces(self, local: Any) -> DistributedArray:
         return DistributedArray(self._recording.traces, self._propagator.comm, local)

@@ -232,8 +232,9 @@ def _set_up(
             depth = f"{options.water_depth:g} m"
             raise InputError(f"--water-depth must be less than the depth of the grid, {grid.z[-1]:g} m, not {depth}")
         _check_dispersion(problem)
-        _check_traces(job, positions.shape, min(_wavefield_bytes(options), 4 * grid.points * steps))
     propagator = make_propagator(job, wave_grid, positions, medium)
+    with local_stage(job.comm):
+        _check_traces(job, propagator)
     survey.notes.append(
         f"{steps} time steps of {1e3 * geometry.interval / step:.4g} ms; wavefields: {propagator.storage}"
     )
@@ -284,11 +285,13 @@ def _attenuation(
     return {"quality_factor": values, "relaxation": relaxation}, float(np.sqrt(largest))
 
 
-def _check_traces(job: Job[Any], shape: tuple[int, int, int], wavefields: int) -> None:
-    """Raise `InputError` if the traces at all time steps, and the wavefields of a shot, do not fit into the memory."""
-    shots = -(-shape[0] // job.comm.size)
-    needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * shape[1] * shape[2] + wavefields
-    what = f"traces of {shots} shots at {shape[2]} time steps, and wavefields,"
+def _check_traces(job: Job[Any], propagator: Propagator) -> None:
+    """Raise `InputError` if the traces at all time steps, and the wavefields, do not fit into the memory."""
+    shots, (_, receivers, steps) = max(propagator.range.sizes[0]), propagator.geometry.shape
+    kept = shots if job.options.aperture is None and job.engine.memory == "host" else 1
+    wavefields = min(_wavefield_bytes(job.options), kept * propagator.storage.bytes)
+    needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * receivers * steps + wavefields
+    what = f"traces of {shots} shots at {steps} time steps, and wavefields,"
     check_memory(needed, what, "use more ranks, or a smaller --memory", job.engine, job.comm.local_size)
 
 

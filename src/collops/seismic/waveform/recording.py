@@ -1,4 +1,4 @@
-"""From the time steps of a propagator to the traces of a survey: samples, weights and a band of frequencies."""
+"""From the time steps of a propagator to the traces of a survey: samples, weights and filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from collops import DistributedArray, LinearOperator
+from collops import DistributedArray, Layout, LinearOperator
 from collops.errors import InputError
 from collops.extend.arrays import Array
 from collops.extend.communication import collective_errors
@@ -19,9 +19,11 @@ _ORDER = 4  # of the Butterworth filter, which is applied forwards and backwards
 
 
 class Recording(LinearOperator):
-    r"""The traces of a survey from all time steps of its shots: :math:`L W S`. Sends nothing.
+    r"""The traces of a survey from all time steps of its shots: :math:`L W S`.
 
-    S takes the samples, W weights them, such as by a mute, and L is a low-pass filter without phase.
+    S takes the samples, W weights them, such as by a mute, and L is a filter without phase.
+
+    Messages: none; one all-to-all-v of the samples if the propagator shares shots by the cost of their windows.
 
     Parameters
     ----------
@@ -44,13 +46,21 @@ class Recording(LinearOperator):
         self.traces = weights.layout
         self._steps = slice(first, first + (self.traces.shape[2] - 1) * step + 1, step)
         self._weights, self._response = weights, None
-        self._shape = propagator.range.local_shape(propagator.comm.rank)
+        shots = propagator.range  # without tiles: split by shots only
+        self._shape = shots.local_shape(propagator.comm.rank)
+        self._samples = Layout.split(self.traces.shape, shots.ranks, sizes=shots.sizes[0])
         super().__init__(propagator.range, weights.layout, propagator.dtype, propagator.comm)
 
     def up_to(self, frequency: float | None, interval: float) -> Recording:
         """Return the same without frequencies above `frequency` in hertz; None keeps all."""
-        response = None if frequency is None else low_pass(frequency, self.traces.shape[2], interval)
-        return self._with(_response=response)
+        return self if frequency is None else self._filtered(low_pass(frequency, self.traces.shape[2], interval))
+
+    def whitened(self, wavelet: np.ndarray, gain: float) -> Recording:
+        """Return the same with the spectrum of the wavelet flattened, by `whitening`; a gain of 1 changes nothing."""
+        return self if gain == 1 else self._filtered(whitening(wavelet, self.traces.shape[2], gain))
+
+    def _filtered(self, response: np.ndarray) -> Recording:
+        return self._with(_response=response if self._response is None else self._response * response)
 
     def encoded(self, encoding: SourceEncoding, propagator: Propagator) -> Recording:
         """Return the same for the encoded shots that a propagator models. Collective.
@@ -84,7 +94,7 @@ class Recording(LinearOperator):
         return DistributedArray(self.traces, self.comm, self._limited(traces.local_array, traces.engine.xp))
 
     def _limited(self, traces: Any, xp: Any) -> Any:
-        """Apply the low-pass filter, which is its own transpose, to traces of a rank."""
+        """Apply the filter, which is its own transpose, to traces of a rank."""
         if self._response is None:
             return traces
         samples = traces.shape[-1]
@@ -94,10 +104,18 @@ class Recording(LinearOperator):
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         xp, weights = x.engine.xp, self._weights.local_array
         if not adjoint:
-            return filled(out, self._limited(x.local_array[..., self._steps] * weights, xp))
+            samples = self._moved(x.local_array[..., self._steps], self._samples, self.traces)
+            return filled(out, self._limited(samples * weights, xp))
         steps = xp.zeros(self._shape, self.dtype)
-        steps[..., self._steps] = weights * self._limited(x.local_array, xp)
+        samples = weights * self._limited(x.local_array, xp)
+        steps[..., self._steps] = self._moved(samples, self.traces, self._samples)
         return filled(out, steps)
+
+    def _moved(self, local: Any, source: Layout, target: Layout) -> Any:
+        """Return this rank's part of traces in another layout."""
+        if source is target:
+            return local
+        return DistributedArray(source, self.comm, local).redistribute(target).local_array
 
 
 def low_pass(frequency: float, samples: int, interval: float) -> np.ndarray:
@@ -106,6 +124,20 @@ def low_pass(frequency: float, samples: int, interval: float) -> np.ndarray:
     A Butterworth filter of order 4, applied forwards and backwards, has this response: a half at `frequency`.
     """
     return 1 / (1 + (np.fft.rfftfreq(2 * samples, interval) / frequency) ** (2 * _ORDER))
+
+
+def whitening(wavelet: np.ndarray, samples: int, gain: float) -> np.ndarray:
+    r"""Return the response of a filter that flattens a spectrum, for traces padded as for :func:`low_pass`.
+
+    It is :math:`(1 + \epsilon^2) W / (W^2 + \epsilon^2)` with the amplitudes W of the wavelet, at most 1: the Wiener
+    filter for noise of the amplitude :math:`\epsilon`. No frequency is amplified by more than `gain`, at least 1, and
+    those that the wavelet lacks are removed.
+    """
+    periodic = np.pad(wavelet, (0, -len(wavelet) % (2 * samples))).reshape(-1, 2 * samples).sum(axis=0)
+    amplitudes = np.abs(np.fft.rfft(periodic))
+    amplitudes = amplitudes / (amplitudes.max() or 1.0)
+    noise = gain - np.sqrt(gain**2 - 1)
+    return (1 + noise**2) * amplitudes / (amplitudes**2 + noise**2)
 
 
 def time_steps(interval: float, longest: float) -> int:

@@ -44,6 +44,15 @@ def boxes_of(grid: Grid, geometry: Geometry, aperture: float) -> list[Box]:
     return boxes
 
 
+def window_costs(grid: Grid, geometry: Geometry, aperture: float) -> list[int]:
+    """Return the points of the window of each shot, with its layers: a time step takes as long as they are many."""
+    return [_points(grid, box) for box in boxes_of(grid, geometry, aperture)]
+
+
+def _points(grid: Grid, box: Box) -> int:
+    return math.prod(replace(grid, shape=shape_of(box)).padded)
+
+
 class ShotWindows:
     """The propagators of the windows of shots, made when they are used: their wavefields take the memory of one shot.
 
@@ -64,7 +73,7 @@ class ShotWindows:
 
     def __init__(self, modelling: Modelling, boxes: list[Box], make: Callable[[Grid, Geometry, Box], Any]) -> None:
         self._modelling, self._boxes, self._make = modelling, boxes, make
-        points = [math.prod(replace(modelling.grid, shape=shape_of(box)).padded) for box in boxes]
+        points = [_points(modelling.grid, box) for box in boxes]
         self.largest = self.propagator(int(np.argmax(points)))
 
     def propagator(self, shot: int) -> Any:

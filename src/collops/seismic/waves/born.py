@@ -59,7 +59,22 @@ class Born(LinearOperator):
         self._velocity, self._engine = modelling.velocity(model), model.engine
         self._modelling = modelling
         self._march = modelling.march(self._velocity)
+        self._kept: dict[int, LocalArray] = {}  # wavefields of shots, from `modelled`
         super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
+
+    def modelled(self) -> DistributedArray:
+        """Return the traces of the model, and keep the wavefields of the shots that fit the memory. Collective."""
+        modelling = self._modelling
+        traces, kept = modelling.no_traces(self._engine), modelling.kept_shots(self._engine)
+        for number, shot in enumerate(modelling.shots):
+            if number < kept:
+                self._kept[number] = self._march.wavefields()
+            self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
+        return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
+
+    def _wavefields(self, number: int) -> list[LocalArray]:
+        """Return the wavefields of a shot, if they were kept, as the last argument of a time loop."""
+        return [self._kept[number]] if number in self._kept else []
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         what = "the data" if adjoint else "a change of the model"
@@ -77,7 +92,7 @@ class Born(LinearOperator):
         slope = modelling.slope(self._velocity)
         scattering = (slope * tile.extend(change, self._engine.xp)).astype(self.dtype)
         for number, shot in enumerate(modelling.shots):
-            self._march.linearised(modelling.shot(shot), scattering, traces[number])
+            self._march.linearised(modelling.shot(shot), scattering, traces[number], *self._wavefields(number))
         return modelling.joined(traces)
 
     def _migrated(self, traces: LocalArray) -> LocalArray:
@@ -85,7 +100,7 @@ class Born(LinearOperator):
         tile, images, traces = modelling.tile, ShotSum(modelling.shots), modelling.residuals(traces)
         for number, shot in enumerate(modelling.shots):
             image = xp.zeros(tile.inner, self.dtype)
-            self._march.migrate(modelling.shot(shot), traces[number], image)
+            self._march.migrate(modelling.shot(shot), traces[number], image, *self._wavefields(number))
             images.add(image)
         total = xp.empty(self._velocity.size, self.dtype)
         images.total(modelling.shares, total, modelling.across)

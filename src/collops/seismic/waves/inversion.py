@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
@@ -43,6 +45,10 @@ class WaveformMisfit:
 
     propagator: Propagator
     observed: DistributedArray
+    # The model of the last residual, and the derivative there.
+    _last: list[tuple[DistributedArray, LinearOperator]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not (isinstance(self.observed, DistributedArray) and self.observed.engine.traced):
@@ -52,8 +58,21 @@ class WaveformMisfit:
 
     def residual(self, x: DistributedArray) -> DistributedArray:
         """Return modelled minus observed traces. Collective."""
-        return self.propagator(x) - self.observed
+        if x.engine.traced:
+            return self.propagator(x) - self.observed
+        self._last.clear()  # before wavefields of another model are kept
+        traces, jacobian = self.propagator.linearise(x)
+        self._last.append((x.copy(), jacobian))
+        return traces - self.observed
 
     def jacobian(self, x: DistributedArray) -> LinearOperator:
-        """Return the derivative of the residual. Collective."""
+        """Return the derivative of the residual. Collective.
+
+        It is the one that the last residual kept, if its model has the same values on all ranks.
+        """
+        for last, jacobian in self._last:
+            if x.layout is last.layout and x.comm is last.comm and x.engine is last.engine:
+                changed = not bool((x.local_array == last.local_array).all())
+                if not self.propagator.comm.allreduce(np.array([float(changed)]), "max")[0]:
+                    return jacobian
         return self.propagator.jacobian(x)

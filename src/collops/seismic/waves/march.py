@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -97,46 +97,64 @@ class March:
         self._wavefield = (*self.parts, *steps.fields, *tile.inner)
         self._reversal: Reversal | None = None  # keeps its memory from shot to shot
 
-    def model(self, shot: Shot, traces: np.ndarray) -> None:
-        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
+    def wavefields(self) -> np.ndarray:
+        """Return memory for the wavefields of all steps of a shot."""
+        return np.empty((self._storage.steps, *self._wavefield), self._c.dtype)
+
+    def model(self, shot: Shot, traces: np.ndarray, wavefields: np.ndarray | None = None) -> None:
+        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others.
+
+        Also fill `wavefields`, if any.
+        """
         fields, shot = self._at_rest(), self._prepared(shot)
 
         def step(n: int) -> None:
             self._record(fields, shot, traces, n)
-            self._advance(shot, fields, n)
+            self._advance(shot, fields, n, None if wavefields is None else wavefields[n + self.lead])
 
         self._record(fields, shot, traces, self._run(step, (fields,), traces.shape[1] - 1))
 
-    def linearised(self, shot: Shot, change: np.ndarray, traces: np.ndarray) -> None:
-        """Fill `traces` with their derivative along a change of c, of the same shape."""
+    def linearised(
+        self, shot: Shot, change: np.ndarray, traces: np.ndarray, wavefields: np.ndarray | None = None
+    ) -> None:
+        """Fill `traces` with their derivative along a change of c, of the same shape.
+
+        `wavefields` are of the shot, from :meth:`model`; without them they are computed again.
+        """
         fields, scattered, shot = self._at_rest(), self._at_rest(), self._prepared(shot)
-        w = self._xp.empty(self._wavefield, self._c.dtype)
+        space = self._xp.empty(self._wavefield, self._c.dtype)
 
         def step(n: int) -> None:
             self._record(scattered, shot, traces, n)
-            self._fill(fields.now)
-            self._advance(shot, fields, n, w)
+            w = space if wavefields is None else wavefields[n + self.lead]
+            if wavefields is None:
+                self._fill(fields.now)
+                self._advance(shot, fields, n, w)
             self._scatter(scattered, change, w)
 
         self._record(scattered, shot, traces, self._run(step, (fields, scattered), traces.shape[1] - 1))
 
-    def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray) -> None:
+    def migrate(self, shot: Shot, traces: np.ndarray, image: np.ndarray, wavefields: np.ndarray | None = None) -> None:
         r"""Add to `image` the sum over time of :math:`\kappa w`: the transpose of :meth:`linearised`, multiplied by c.
 
-        `traces` has the traces of all receivers.
+        `traces` has the traces of all receivers; `wavefields` are as for :meth:`linearised`.
         """
+        adjoint, shot = self._at_rest(), self._prepared(shot)
+        for number, w in self._reversed(shot) if wavefields is None else reversed([*enumerate(wavefields)]):
+            self._add_residual(shot, adjoint, traces, number - self.lead)
+            self._fill(adjoint.now)
+            self._retreat(adjoint, w, image)
+
+    def _reversed(self, shot: Shot) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number of each step and its wavefield, the last step first."""
         if self._reversal is None:
             self._reversal = Reversal(self._storage, self._wavefield, self._c.dtype)
-        adjoint, shot = self._at_rest(), self._prepared(shot)
 
         def advance(fields: Fields, number: int, w: np.ndarray | None) -> None:
             self._fill(fields.now)
             self._advance(shot, fields, number - self.lead, w)
 
-        for number, w in self._reversal.walk(self._at_rest(), advance):
-            self._add_residual(shot, adjoint, traces, number - self.lead)
-            self._fill(adjoint.now)
-            self._retreat(adjoint, w, image)
+        yield from self._reversal.walk(self._at_rest(), advance)
 
     def _run(self, step: Callable[[int], None], states: Sequence[Fields], last: int) -> int:
         """Do the steps from the first one to the one before `last`, and return the number of this one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from collops.seismic.waves.media.medium import grid_values
 from collops.seismic.waves.media.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.particle_velocity import integrated, integrated_transposed
 from collops.seismic.waves.shot import Shot
+from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
@@ -39,7 +40,8 @@ _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 class Modelling:
     """The modelling of a rank's shots on its tile, for any model. Collective.
 
-    Parameters as for :class:`Propagator`.
+    Parameters as for :class:`Propagator`, and a function that returns the cost of each shot, by which they are shared;
+    without it, their number is.
 
     Attributes
     ----------
@@ -72,6 +74,7 @@ class Modelling:
         dtype: DTypeLike,
         parameters: dict[str, ArrayLike | None],
         relaxation: Relaxation | None,
+        costs: Callable[[], Sequence[int]] | None,
         memory: int | None,
         wavefield_bits: int | None,
         kernels: str | None,
@@ -93,7 +96,9 @@ class Modelling:
             count, layout = math.prod(split), Layout.grid(grid.shape, split)
             places = tuple(range(1, len(split) + 1))
             self.domain = Layout(grid.shape, comm.size, (comm.size // count, *split), places)
-            self.range = Layout(geometry.shape, comm.size, (comm.size // count, count), (0, None, None))
+            groups = comm.size // count
+            sizes = None if costs is None else consecutive_shares(costs(), groups)
+            self.range = Layout(geometry.shape, comm.size, (groups, count), (0, None, None), (sizes, None, None))
             known = [(name, values) for name, values in parameters.items() if values is not None]
             self.parameters = {name: grid_values(name, values, grid) for name, values in known}
             kind = kind_of_medium(self.parameters)
@@ -178,6 +183,16 @@ class Modelling:
     def no_traces(self, engine: Engine) -> LocalArray:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
+
+    def kept_shots(self, engine: Engine) -> int:
+        """Return the number of shots of this rank whose wavefields fit the memory, with those of a shot besides.
+
+        Only exact ones are kept, on hosts.
+        """
+        if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
+            return 0
+        fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
+        return len(self.shots) if len(self.shots) <= fitting else fitting - 1
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""

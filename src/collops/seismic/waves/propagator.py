@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from collops import Communicator, DistributedArray, LinearOperator
 from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.communication import alone, collective_errors
-from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of
+from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of, window_costs
 from collops.seismic.waves.born import Born
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
@@ -59,11 +59,12 @@ class Propagator:
     aperture : float, optional
         Metres around the sources and the receivers of a shot that it is computed on, along all axes but the depth: each
         shot has absorbing layers around its own window of the model. By default shots are computed on the whole grid.
-        It needs undivided grids, and models of NumPy or CuPy.
+        It needs undivided grids, and models of NumPy or CuPy. Consecutive shots are shared out by the points of their
+        windows, so that ranks may have different numbers of shots in the layout ``range``.
     memory : int, optional
         Bytes of this rank for the wavefields of a shot that the adjoint of the Jacobian needs; the same on all ranks.
-        By default all wavefields are stored. For models of CuPy, what does not fit the device is on the host.
-        For models of JAX, the time loop is divided into nested loops instead.
+        By default all wavefields of one shot are stored. For models of CuPy, what does not fit the device is on the
+        host. For models of JAX, the time loop is divided into nested loops instead.
     wavefield_bits : {8, 16}, optional
         Permits the storage of wavefields in so many bits where `memory` is too small for exact ones and fewer steps are
         then recomputed. Adjoints then have errors, whose bound `storage` shows. By default wavefields are exact, and
@@ -185,7 +186,8 @@ class Propagator:
         options |= {"memory": memory, "wavefield_bits": wavefield_bits, "relaxation": relaxation}
         # Windows have the storage.
         shared: dict[str, Any] = options if aperture is None else options | {"memory": None}
-        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, comm=comm, **shared)
+        costs = None if aperture is None else partial(window_costs, grid, geometry, aperture)
+        self._modelling = modelling = Modelling(grid, geometry, parameters=parameters, costs=costs, comm=comm, **shared)
         self._options, self._aperture = options, aperture
         self.comm, self.dtype = modelling.comm, modelling.dtype
         self.domain, self.range = modelling.domain, modelling.range
@@ -238,6 +240,21 @@ class Propagator:
         if self._windows is not None:
             return WindowedBorn(self._modelling, self._windows, model)
         return Born(self._modelling, model)
+
+    def linearise(self, model: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
+        """Return the traces at a model, and their derivative there. Collective.
+
+        The same as a call and :meth:`jacobian`, bit for bit. On hosts, the derivative keeps the wavefields of the shots
+        that fit `memory` together, or without `memory` those of a rank's only shot, so that its products need not
+        compute them again. With an aperture, or if wavefields are compressed, it keeps none.
+
+        Parameters and exceptions as for :meth:`__call__`.
+        """
+        traced = isinstance(model, DistributedArray) and model.engine.traced
+        if traced or self._windows is not None:
+            return self(model), self.jacobian(model)
+        born = Born(self._modelling, model)
+        return born.modelled(), born
 
     def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
         """Return the traces at a model as a linear function of the wavelet. Collective.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,3 +62,37 @@ def share_by_cost(costs: ArrayLike, ranks: int) -> list[list[int]]:
         heapq.heapreplace(loads, (load + float(values[shot]), rank))
         shares[rank].append(shot)
     return [sorted(share) for share in shares]
+
+
+def consecutive_shares(costs: Sequence[int], ranks: int) -> list[int]:
+    """Return how many consecutive shots each rank gets, such that the most expensive share is as cheap as possible.
+
+    Shares are even, the first ones larger by one shot, where these are as cheap. Costs are nonnegative integers, so
+    that all ranks find the same shares. Sends nothing.
+    """
+    sums = np.concatenate([[0], np.cumsum(np.asarray(costs, np.int64))])
+    even = len(costs) // ranks + (np.arange(ranks) < len(costs) % ranks)
+    low, high = 0, int(np.diff(sums[np.cumsum([0, *even])]).max())
+    largest = high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _first_shots(sums, ranks, middle)[0] == 0 else (middle + 1, high)
+    if low == largest:
+        return even.tolist()
+    ends, first = [0], _first_shots(sums, ranks, low)
+    for rank in range(1, ranks + 1):  # near even costs, but not so few that the rest would cost too much
+        ideal = int(np.searchsorted(sums, sums[-1] * rank / ranks))
+        reach = int(np.searchsorted(sums, sums[ends[-1]] + low, "right")) - 1
+        ends.append(min(max(ideal, first[rank]), reach))
+    return np.diff(ends).tolist()
+
+
+def _first_shots(sums: np.ndarray, ranks: int, limit: int) -> list[int]:
+    """Return the smallest first shot of each rank with which the shots up to the end cost each rank at most `limit`.
+
+    The last number is the end. The first one is 0 if the shots fit. `sums` has the cost of all shots before each.
+    """
+    first = [len(sums) - 1]
+    for _ in range(ranks):
+        first.append(int(np.searchsorted(sums, sums[first[-1]] - limit)))
+    return first[::-1]

@@ -1,0 +1,91 @@
+"""Wavefields that a derivative keeps from modelling: the same bits, no step computed twice, and their memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import collops
+from collops.seismic.waves import Grid, Propagator, WaveformMisfit
+from collops.seismic.waves.march import March
+from collops.solvers.nonlinear import lbfgs
+from tests.seismic.test_waves import arrays_of, products, small
+from tests.seismic.wave_media import parameters_of
+
+
+def bits_of(F):
+    """As `products`, of the derivative that keeps wavefields."""
+    model, change, data = arrays_of(F)
+    traces, J = F.linearise(model)
+    return [x.gather().tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
+
+
+@pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4)])
+def test_products_are_the_same_bits(comm, medium, time_order):
+    grid, geometry = small(2, 4, samples=12)
+    grid = Grid(grid.shape, grid.spacing, 4, grid.layers, grid.free_surface, time_order)
+    tiles = (comm.size, 1) if comm.size < 4 else None
+    options = {"dtype": "float64", "kernels": "numpy", "comm": comm, **parameters_of(medium, grid)}
+    F = Propagator(grid, geometry, tiles=tiles, **options)
+    expected = products(F)
+    for shots in (None, 2, 3):  # of three, none is kept, then one, then all
+        memory = None if shots is None else shots * F.storage.bytes
+        assert bits_of(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
+
+
+def test_an_evaluation_computes_each_step_once(comm, monkeypatch):
+    """L-BFGS needs the residual and the gradient at each point, and one product at the first."""
+    grid, geometry = small(2, 4, samples=12)
+    counts = {"_advance": 0, "_scatter": 0, "_retreat": 0}
+    for name in counts:
+        method = getattr(March, name)
+
+        def counted(self, *arguments, name=name, method=method):
+            counts[name] += 1
+            return method(self, *arguments)
+
+        monkeypatch.setattr(March, name, counted)
+    one = Propagator(grid, geometry, kernels="numpy", comm=comm)
+    steps, shots = geometry.shape[2] - 1, len(one.shots)
+    for kept, memory in ((shots, 3 * one.storage.bytes), (shots == 1, None)):
+        F = Propagator(grid, geometry, kernels="numpy", memory=memory, dtype="float32", comm=comm)
+        problem = WaveformMisfit(F, F(collops.full(F.domain, 2050.0, comm=comm)))
+        counts.update(dict.fromkeys(counts, 0))
+        lbfgs(problem, collops.full(F.domain, 2000.0, comm=comm), niter=1, lower=1500.0)
+        again = shots - int(kept)  # shots of which a gradient, and the first product, compute the wavefields again
+        assert counts["_retreat"] == 2 * shots * steps
+        assert counts["_scatter"] == shots * steps
+        assert counts["_advance"] == (2 * (shots + again) + again) * steps
+    # A model that has changed in place since its residual, on one of the ranks, has a derivative of its own.
+    model = collops.full(F.domain, 2000.0, comm=comm)
+    problem.residual(model)
+    assert problem.jacobian(model) is problem.jacobian(model.copy())
+    model.local_array[0, 0] += 10.0 * (comm.rank == 0)
+    assert problem.jacobian(model) is not problem.jacobian(model)
+
+
+def test_modelling_keeps_no_wavefields(comm):
+    grid, geometry = Grid((60, 50), (10.0, 10.0), order=2), small(samples=50)[1]  # larger than what sources need
+    F = Propagator(grid, geometry, kernels="numpy", comm=comm)
+    model, _, data = arrays_of(F)
+    data = data.astype("float32")
+    F(model)  # makes what all calls share
+    J = F.jacobian(model)
+    tracemalloc.start()
+    try:
+        F(model)
+        assert tracemalloc.get_traced_memory()[1] < F.storage.bytes / 2
+        J.adjoint(data)
+        expected = F.storage.bytes if F.shots else 0
+        assert 0.99 * expected <= tracemalloc.get_traced_memory()[1] < 1.5 * F.storage.bytes
+        del J
+        kept = Propagator(grid, geometry, kernels="numpy", memory=3 * F.storage.bytes, comm=comm).linearise(model)
+        wavefields = len(F.shots) * F.storage.bytes
+        assert wavefields <= tracemalloc.get_traced_memory()[0] < wavefields + F.storage.bytes / 3
+        del kept
+        assert tracemalloc.get_traced_memory()[0] < F.storage.bytes / 3
+    finally:
+        tracemalloc.stop()
+    assert np.isfinite(data.local_array).all()
