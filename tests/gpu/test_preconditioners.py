@@ -7,6 +7,7 @@ import importlib
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import scipy.sparse.linalg
 
 import collops
 from collops.apps import solve
@@ -18,7 +19,7 @@ from collops.operators.csr.compressed import CompressedRows
 from collops.preconditioners import block_jacobi, multigrid, two_level
 from tests.apps.jobs import Listener
 from tests.preconditioners.matrices import distributed, poisson
-from tests.preconditioners.test_multigrid import cube_of_27_points, jumps, plane, split
+from tests.preconditioners.test_multigrid import cube_of_27_points, elasticity, jumps, plane, split
 
 multigrid_module = importlib.import_module("collops.preconditioners.multigrid")
 
@@ -91,6 +92,26 @@ def test_set_up_of_multigrid_on_devices(comm, monkeypatch, name):
             )
         for each in (M, again, expected):
             each.refresh(split(2 * SET_UP[name](), comm))
+
+
+def test_set_up_of_elasticity_on_devices(comm, monkeypatch):
+    """Two unknowns of a point and three vectors: the matrices of the host, and the solution of SciPy."""
+    monkeypatch.setattr(multigrid_module, "_SMALL", 0)
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    if kernels.loops() is not None:  # SciPy adds in another order
+        monkeypatch.setattr(kernels, "LONG", 1)
+    matrix, vectors = elasticity(24)
+    A = split(matrix, comm, 2)
+    vectors = vectors[A.rows.slices(comm.rank)[0]]
+    M, expected = (multigrid(A, vectors, block=2, engine=engine) for engine in ("cupy", "numpy"))
+    assert (M.rows, M.entries) == (expected.rows, expected.entries) and len(M.rows) > 2
+    if kernels.loops() is not None:
+        assert_equal_matrices(M, expected)
+    x, y = (collops.random(A.rows, seed=1, comm=comm, engine=engine) for engine in ("numpy", "cupy"))
+    on_host, result = (collops.cg(A, b, niter=60, rtol=1e-10, M=each) for b, each in ((x, expected), (y, M)))
+    assert result.iterations == on_host.iterations
+    solution = scipy.sparse.linalg.spsolve(sp.csc_array(matrix), x.gather())
+    np.testing.assert_allclose(cupy.asnumpy(result.x.gather()), solution, rtol=1e-6, atol=1e-6 * abs(solution).max())
 
 
 def assert_equal_matrices(M, other):

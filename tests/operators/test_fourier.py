@@ -274,6 +274,7 @@ def test_wrong_arguments(comm):
         ({"nffts": (1, 2)}, InputError, "one for each of 3"),
         ({"nffts": 0}, InputError, "at least 1"),
         ({"nffts": 2.5}, InputError, "at least 1"),
+        ({"sampling": np.complex64(1 + 2j)}, InputError, "nonzero number"),
         ({"norm": "forward"}, InputError, "'ortho', 'none' or '1/n'"),
         ({"range_layout": "same"}, InputError, "range_layout"),
         ({"range_layout": Layout.replicated((2, 2), comm.size)}, LayoutError, "cannot have the layout"),

@@ -13,9 +13,9 @@ import pytest
 
 from collops.backend import engine
 from collops.operators import fourier
-from collops.operators.fourier import chirp
-from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
+from collops.operators.fourier import real as real_transforms
 from collops.operators.fourier.lines import digits, radices
+from collops.operators.fourier.real import Axis, RealTransform, real_plan
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 FOLDER = Path(fourier.__file__).parent
@@ -96,11 +96,14 @@ AXES = [
     Axis(501, 250, 501, 62, 63, 0),
     Axis(128, 7, 128, 3, 20, 4),
     Axis(100, 50, 125, 0, 40, 20),
+    Axis(100, 50, 127, 0, 40, 20),
     Axis(128, 3, 90, 5, 41, 0),
+    Axis(128, 3, 89, 5, 40, 0),
     Axis(9, 4, 9, 0, 5, 0),
     Axis(1, 0, 1, 0, 1, 0),
     Axis(2, 1, 2, 0, 2, 1),
-    Axis(900, 0, 900, 0, 451, 0),
+    Axis(907, 0, 907, 0, 454, 0),
+    Axis(1000, 0, 2000, 0, 1001, 0),
 ]
 
 
@@ -118,7 +121,7 @@ def launches_on_host(compiled, monkeypatch):
 
         return launch
 
-    monkeypatch.setattr(chirp, "cuda_kernel", kernel)
+    monkeypatch.setattr(real_transforms, "cuda_kernel", kernel)
 
 
 @pytest.mark.usefixtures("launches_on_host")
@@ -127,11 +130,11 @@ def launches_on_host(compiled, monkeypatch):
 def test_real_transforms_of_any_length(axis, real):
     """Along a middle axis, and of some columns of arrays whose other columns stay as they are."""
     real_type, complex_type, tolerance = TYPES[real]
-    length = chirp_length(axis.samples, 1, 36)
-    assert length is not None and length >= 2 * axis.samples - 1
+    plan = real_plan(axis.samples, 1, 36)
+    assert plan is not None
     rng = np.random.default_rng(axis.samples)
     factors = rng.standard_normal(axis.samples // 2 + 1).astype(real_type)
-    transform = Chirp(axis, length, factors, engine("numpy"))
+    transform = RealTransform(axis, plan, factors, engine("numpy"))
     for place, before, after, part in ((1, (2,), (37,), ...), (0, (), (5, 12), np.s_[:, 1:4])):
         shapes = (*before, axis.extent, *after), (*before, axis.frequencies, *after)
         x = rng.standard_normal(shapes[0]).astype(real_type)
@@ -187,7 +190,16 @@ def test_radices(length, factors):
 
 @pytest.mark.parametrize(
     ("samples", "before", "after", "length"),
-    [(501, 1, 19800, 1024), (1024, 1, 16, 2048), (1025, 1, 16, None), (9, 1, 15, None), (9, 65536, 16, None)],
+    [
+        (501, 1, 19800, 1024),
+        (1019, 1, 16, 2048),
+        (2000, 1, 16, 2000),
+        (2049, 1, 16, None),
+        (9, 1, 15, None),
+        (9, 65536, 16, None),
+    ],
 )
 def test_lengths_of_real_transforms(samples, before, after, length):
-    assert chirp_length(samples, before, after) == length
+    plan = real_plan(samples, before, after)
+    assert (plan and plan.length) == length
+    assert plan is None or (plan.radices is None) == (length > samples)

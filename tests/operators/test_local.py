@@ -120,6 +120,18 @@ def test_wrong_sizes_are_refused():
         lift_local(short).forward_local(np.ones(2), np.empty(4))
 
 
+def test_results_may_be_lists_but_not_missing():
+    class Lists(Duck):
+        def matvec(self, x):
+            return (self.whole @ x).tolist() if x[0] else None
+
+    op = lift_local(Lists(np.arange(6.0).reshape(3, 2)))
+    assert_close(op.forward_local(np.ones(2), np.empty(3)), [1.0, 5.0, 9.0])
+    assert_close(op.forward_local(np.ones(2), None), [1.0, 5.0, 9.0])
+    with pytest.raises(LayoutError, match=r"must return shape \(3,\), not \(\)"):
+        op.forward_local(np.zeros(2), np.empty(3))
+
+
 @pytest.mark.parametrize("thing", [None, 3, "x", object(), [1, 2]])
 def test_what_is_no_operator_is_refused(thing):
     with pytest.raises(UnsupportedTypeError, match="not a local operator"):

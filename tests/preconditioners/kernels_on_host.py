@@ -93,7 +93,15 @@ class Kernels:
         self._folder, self._lanes = folder, lanes
         self._library = cache(self._compiled)
 
-    def launch(self, name: str, matrix: Any, *arguments: Any, source: str = "rows.cu", rows: int | None = None) -> None:
+    def launch(
+        self,
+        name: str,
+        matrix: Any,
+        *arguments: Any,
+        source: str = "rows.cu",
+        rows: int | None = None,
+        lanes: int | None = None,
+    ) -> None:
         self._run(name, matrix, source, 0, matrix.shape[0] if rows is None else rows, arguments)
 
     def launch_with_tables(

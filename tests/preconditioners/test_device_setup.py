@@ -18,7 +18,7 @@ from collops.operators.csr.compressed import CompressedRows
 from collops.preconditioners import device_rows, multigrid
 
 from .kernels_on_host import COMPILER, Kernels
-from .test_multigrid import PROBLEMS, cube_of_27_points, line, plane, split
+from .test_multigrid import PROBLEMS, cube_of_27_points, elasticity, line, plane, split
 
 multigrid_module = importlib.import_module("collops.preconditioners.multigrid")
 
@@ -41,7 +41,7 @@ def launch_with(folder, monkeypatch):
             monkeypatch.setattr(module, "launch", on_host.launch)
         monkeypatch.setattr(device_products, "launch_with_tables", on_host.launch_with_tables)
         usual, long = ((lanes, 1, count) for count in slots)
-        for name, shape in {"_FEW": usual, "_SOME": usual, "_MANY": usual, "_LONG": long}.items():
+        for name, shape in {"_SINGLE": usual, "_SHORT": usual, "_SOME": usual, "_MANY": usual, "_LONG": long}.items():
             monkeypatch.setattr(device_products, name, shape)
 
     return replace
@@ -83,21 +83,35 @@ def assert_equal_entries(a, b):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), name)
 
 
-@pytest.mark.parametrize("name", ["anisotropic plane", "jumps", "complex cube"])
+@pytest.mark.parametrize("name", ["anisotropic plane", "jumps", "complex cube", "elasticity"])
 def test_devices_make_the_same_matrices_as_loops(comm, monkeypatch, device, name):
     """Bit by bit, and again for other values in the same positions."""
     pytest.importorskip("numba")
     monkeypatch.setattr(kernels, "LONG", 1)
-    A = split(PROBLEMS[name][0](), comm)
-    M, expected = multigrid(A, engine=device), multigrid(A)
+    matrix, vectors = elasticity(15) if name == "elasticity" else (PROBLEMS[name][0](), None)
+    block = 1 if vectors is None else 2
+    A = split(matrix, comm, block)
+    vectors = None if vectors is None else vectors[A.rows.slices(comm.rank)[0]]
+    M, expected = (multigrid(A, vectors, block=block, engine=engine) for engine in (device, "numpy"))
     assert_equal_bits(M, expected)
     x = collops.random(A.rows, seed=1, comm=comm, dtype=A.dtype)
     np.testing.assert_array_equal((M @ x).gather(), (expected @ x).gather())
     for factor in (2.0, 3.0):
-        B = split(factor * PROBLEMS[name][0](), comm)
+        B = split(factor * matrix, comm, block)
         M.refresh(B)
         expected.refresh(B)
         assert_equal_bits(M, expected)
+
+
+@pytest.mark.serial
+def test_threads_that_share_a_row_make_the_same_matrices(monkeypatch, device, launch_with):
+    """They select entries and the largest ones together, and add weak entries in their order."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(kernels, "LONG", 1)
+    monkeypatch.setattr(multigrid_module, "_DENSE", 10)
+    launch_with(2)
+    A = CSRMatrix.from_global(plane(12, 1e-3))
+    assert_equal_bits(multigrid(A, engine=device), multigrid(A))
 
 
 def rows_of_many_lengths() -> sp.csr_array:
@@ -145,9 +159,6 @@ def test_small_levels_are_set_up_on_hosts(comm, monkeypatch, device):
 
 
 def test_errors(comm, device):
-    A = split(plane(30), comm, block=2)
-    for options in ({"block": 2}, {"near_null_space": np.ones((A.rows.local_size(comm.rank), 2))}):
-        with pytest.raises(InputError, match="for one unknown of a point and one vector only: leave out engine="):
-            multigrid(A, engine=device, **options)
+    A = split(plane(30), comm)
     with pytest.raises(InputError, match="runs on the engines numpy and cupy, not fixed"):
         multigrid(A, engine=Engine("fixed", np, "host", mutable=False))

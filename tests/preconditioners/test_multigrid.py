@@ -189,7 +189,7 @@ class BlockByDefinition:
 def test_steps_by_one_pass(comm, monkeypatch):
     """The steps of devices, with blocks on the host, against operations on vectors."""
     A = split(plane(12, 0.3), comm)
-    plain, passes = (smoother.Smoother(A, 2, (0.4, 2.0), A.dtype) for _ in range(2))
+    plain, passes = (smoother.Smoother(A, 2, (0.4, 2.0), A.dtype, A.diagonal()) for _ in range(2))
     x, y = (collops.random(A.rows, seed=seed, comm=comm) for seed in (1, 2))
     passes._passes[x.engine, x.dtype] = smoother._Launches(A, passes._first_step._local, passes._length)
     with monkeypatch.context() as patched:

@@ -205,6 +205,21 @@ def test_intervals_that_disagree_get_a_note(tmp_path, fields, used, others):
     assert all(other in note and f"{1e6 * used:g} is used" in note for other, note in zip(others, notes, strict=True))
 
 
+@pytest.mark.serial
+def test_traces_without_an_interval_have_the_interval_of_the_others(tmp_path):
+    path = write(tmp_path / "a.sgy", numbers(), H3217=2000)
+    content = bytearray(path.read_bytes())
+    begin = 3600 + 2 * (240 + 200) + 116
+    content[begin : begin + 2] = bytes(2)
+    path.write_bytes(content)
+    file = SegyFile.inspect(path)
+    assert sample_interval(file, file.live_headers(*TIMING)[1]) == 4e-3
+    content[begin : begin + 2] = struct.pack(">H", 2000)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="mixes sample intervals from 2000 to 4000"):
+        sample_interval(file, file.live_headers(*TIMING)[1])
+
+
 def given(comm: Any, path: Path, values: np.ndarray, **fields: Any) -> str:
     if comm.rank == 0:
         write(path, values, **fields)

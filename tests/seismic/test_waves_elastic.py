@@ -14,21 +14,7 @@ from collops.seismic.waves import Geometry, Grid, Layers, Propagator
 from tests.seismic.test_waves import arrays_of, assert_exact_on_tiles, assert_same_waves, products, small
 from tests.seismic.test_waves_jax import on_jax
 from tests.seismic.test_waves_physics import VELOCITY, analytic, ricker
-
-
-def varying(grid, seed=5):
-    """A solid, with a fluid in it."""
-    shear, density = np.random.default_rng(seed).random((2, *grid.shape))
-    shear = 500 + 400 * shear
-    shear[grid.shape[0] // 2 :] = 0
-    return {"shear_velocity": shear, "density": 1500 + 1000 * density}
-
-
-def at_depths_of_points(grid, geometry):
-    """The stations at the nearest depths of grid points, as near the free surface of a solid."""
-    step = [*[np.nan] * (len(grid.shape) - 1), grid.spacing[-1]]
-    moved = (np.where(np.isnan(step), x, np.rint(x / step) * step) for x in (geometry.sources, geometry.receivers))
-    return replace(geometry, **dict(zip(("sources", "receivers"), moved, strict=True)))
+from tests.seismic.wave_media import at_depths_of_points, varying_solid
 
 
 @pytest.mark.parametrize(("ndim", "time_order"), [(2, 4), (3, 2)])
@@ -38,7 +24,7 @@ def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
     geometry = replace(geometry, sources=geometry.sources * shallow, receivers=geometry.receivers * shallow)
     grid = replace(grid, time_order=time_order, shape=((7, 8, 12), (13, 14))[3 - ndim], layers=Layers(2))
     geometry = at_depths_of_points(grid, geometry)
-    options = {"dtype": "float64", "kernels": "numpy", **varying(grid)}
+    options = {"dtype": "float64", "kernels": "numpy", **varying_solid(grid)}
     tiles = ((1, 1, comm.size), (comm.size, 1))[3 - ndim]
     assert_exact_on_tiles(comm, grid, geometry, tiles, **options)
 
@@ -46,14 +32,14 @@ def test_the_adjoint_is_exact_on_any_tiles(comm, ndim, time_order):
 def test_numba_computes_the_same_bits_as_numpy(comm):
     grid, geometry = small(2, 8, shots=1, samples=12)  # the kernels of variable density
     geometry = at_depths_of_points(grid, geometry)
-    made = [Propagator(grid, geometry, kernels=kind, comm=comm, **varying(grid)) for kind in ("numba", "numpy")]
+    made = [Propagator(grid, geometry, kernels=kind, comm=comm, **varying_solid(grid)) for kind in ("numba", "numpy")]
     assert products(made[0]) == products(made[1])
 
 
 def test_fluids_are_acoustic(comm):
     grid, geometry = small(3, 4, shots=2, samples=15, width=2)
     geometry = at_depths_of_points(grid, geometry)
-    density, none = varying(grid)["density"], np.zeros(grid.shape)
+    density, none = varying_solid(grid)["density"], np.zeros(grid.shape)
     options = {"dtype": "float64", "kernels": "numpy", "comm": comm, "density": density}
     F, acoustic = (Propagator(grid, geometry, **options, **x) for x in ({"shear_velocity": none}, {}))
     assert_same_waves(F, acoustic)
@@ -63,7 +49,7 @@ def test_fluids_are_acoustic(comm):
 def test_windows_and_wavelets(comm):
     """A window with all points changes nothing, and traces are a linear function of the wavelet."""
     grid, geometry = small(2, 4, surface=False, shots=1, samples=25)
-    options = {"dtype": "float64", "kernels": "numpy", "comm": comm, **varying(grid)}
+    options = {"dtype": "float64", "kernels": "numpy", "comm": comm, **varying_solid(grid)}
     F, windowed = (Propagator(grid, geometry, aperture=aperture, **options) for aperture in (None, 500.0))
     assert_same_waves(windowed, F)
     model = arrays_of(F)[0]
@@ -78,7 +64,7 @@ def test_jax_differentiates_the_same_scheme(jax_double):
 
     grid = Grid((8, 5), (10.0, 10.0), order=2, layers=Layers(1), free_surface=True)
     geometry = Geometry([[33.0, 20.0]], [[40.0, 10.0]], ricker(40.0, np.arange(12) * 0.002), 0.002)
-    F = Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=alone(), **varying(grid))
+    F = Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=alone(), **varying_solid(grid))
     model, _, data = arrays_of(F)
     slope = jax.grad(lambda v: F(v).dot(on_jax(data)))(on_jax(model))
     expected = F.jacobian(model).adjoint(data)
@@ -213,7 +199,7 @@ def test_rayleigh_waves_have_their_speed():
 def test_reciprocity_and_energy_with_a_free_surface():
     """Without layers the scheme conserves energy: late waves are as large as early ones, at the longest step."""
     grid = Grid((14, 16), (10.0, 8.0), order=4, layers=Layers(0), free_surface=True)
-    medium, velocity = varying(grid), VELOCITY * (1 + 0.3 * np.random.default_rng(3).random(grid.shape))
+    medium, velocity = varying_solid(grid), VELOCITY * (1 + 0.3 * np.random.default_rng(3).random(grid.shape))
     medium = medium["shear_velocity"], 1800.0
     ends = np.array([31.3, 0.0]), np.array([71.0, 77.7])
     with pytest.raises(InputError, match="at most") as error:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from collops.seismic.waves import Propagator
-from collops.seismic.waves.cuda import march, media_march, storage
+from collops.seismic.waves.cuda import march, media_kernels, media_march, storage
 from tests.seismic.test_waves import arrays_of, products, small
 from tests.seismic.wave_media import CASES, parameters_of
 from tests.seismic.waves_on_host import COMPILER
@@ -28,7 +28,20 @@ def test_the_bits_of_hosts(comm, on_device, medium, time_order, ndim, order):
     assert products(Propagator(grid, geometry, **options)) == expected
 
 
-@pytest.mark.parametrize(("medium", "time_order"), [("VTI", 2), ("density", 4)])
+@pytest.mark.parametrize(("medium", "time_order"), [("constant", 4), ("density", 2), ("VTI", 2)])
+def test_any_share_of_the_points(comm, on_device, monkeypatch, medium, time_order):
+    """Blocks that end before the grid does along each axis, within layers and between them."""
+    grid, geometry = small(3, 4, shots=1, samples=12, width=3)
+    grid = replace(grid, time_order=time_order, shape=(9, 8, 33))
+    options = {"comm": comm, **parameters_of(medium, grid)}
+    expected = products(Propagator(grid, geometry, kernels="numpy", **options))
+    on_device()
+    monkeypatch.setattr(media_kernels, "_PLANES", 6)
+    monkeypatch.setattr(media_kernels, "_ROWS", {"LAPLACIAN": 5, "FLUXES": 5})
+    assert products(Propagator(grid, geometry, **options)) == expected
+
+
+@pytest.mark.parametrize(("medium", "time_order"), [("VTI", 2), ("attenuation", 4)])
 def test_any_storage(comm, on_device, monkeypatch, medium, time_order):
     """Checkpoints, wavefields that do not fit the device, compressed wavefields, and shots on windows."""
     grid, geometry = small(2, 4, shots=1, samples=45, width=3)

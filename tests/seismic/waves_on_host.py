@@ -13,21 +13,9 @@ import numpy as np
 import pytest
 
 from collops.seismic.waves import modelling
-from collops.seismic.waves.cuda import clock, march, steps, storage
+from collops.seismic.waves.cuda import clock, march, media_march, steps, storage
 
 COMPILER = shutil.which("g++")
-_WAVES = """
-#if NDIM > 2
-        {"forward_0", forward_0}, {"forward_1", forward_1}, {"forward_2", forward_2},
-        {"forward_4", forward_4}, {"forward_5", forward_5}, {"forward_6", forward_6},
-        {"adjoint_0", adjoint_0}, {"adjoint_1", adjoint_1}, {"adjoint_2", adjoint_2},
-        {"adjoint_4", adjoint_4}, {"adjoint_5", adjoint_5}, {"adjoint_6", adjoint_6},
-#else
-        {"forward", forward}, {"adjoint", adjoint},
-#endif
-        {"forward_3", forward_3}, {"adjoint_3", adjoint_3},
-        {"advance", advance}, {"recede", recede}, {"record", record}, {"inject", inject}, {"tick", tick}
-"""
 _PREAMBLE = """
 #include <cstdint>
 #include <cstring>
@@ -77,7 +65,7 @@ extern "C" void run(const char* name, const int* grid, const int* block, void** 
     struct { const char* name; void (*kernel)(const Step, int); } table[] = {KERNELS};
     for (auto& row : table) if (!strcmp(name, row.name)) kernel = row.kernel;
     arguments = parameters, gridDim = {grid[0], grid[1], grid[2]};
-    bool barriers = !strncmp(name, "forward", 7) || !strncmp(name, "adjoint", 7);
+    const bool barriers = BARRIERS && (!strncmp(name, "forward", 7) || !strncmp(name, "adjoint", 7));
     for (blockIdx.z = 0; blockIdx.z < grid[2]; ++blockIdx.z)
         for (blockIdx.y = 0; blockIdx.y < grid[1]; ++blockIdx.y)
             for (blockIdx.x = 0; blockIdx.x < grid[0]; ++blockIdx.x) {
@@ -98,10 +86,13 @@ class Compiled:
         path = folder / f"{name}{abs(hash(options))}.so"
         source = Path(steps.__file__).with_name(name)
         driver = path.with_suffix(".cpp")
-        names = re.findall(r"^KERNEL (\w+)\(", source.read_text(), re.MULTILINE)
-        table = _WAVES if name == "waves.cu" else ", ".join(f'{{"{found}", {found}}}' for found in names)
-        driver.write_text(_PREAMBLE.replace("KERNELS", table))
         macros = [option for option in options if option.startswith("-D")]
+        preprocess = [COMPILER, "-E", "-P", "-xc++", *macros, str(source)]
+        text = subprocess.run(preprocess, capture_output=True, text=True, check=True).stdout
+        names = re.findall(r"(\w+)\(const Step s, int \w+\)", text)
+        table = ", ".join(f'{{"{found}", {found}}}' for found in names)
+        barriers = str(int("__syncthreads" in text))
+        driver.write_text(_PREAMBLE.replace("KERNELS", table).replace("BARRIERS", barriers))
         command = [
             COMPILER,
             "-std=c++17",
@@ -138,12 +129,18 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         sizes = [(ctypes.c_int * 3)(*map(int, each)) for each in (grid, block)]
         made.library.run(name.encode(), *sizes, ctypes.c_void_p(arguments.parameters(ahead)))
 
+    def one_after_the_other(first: Any, others: Any, sides: Any) -> None:
+        for work in (first, *others):
+            work()
+
     monkeypatch.setattr(steps, "current_device", lambda: 0)
     monkeypatch.setattr(steps, "address_of", lambda array: array.ctypes.data)
     monkeypatch.setattr(steps, "kernels", kernels)
     monkeypatch.setattr(steps, "launch", launch)
     monkeypatch.setattr(clock, "recorded", lambda work: work)
-    monkeypatch.setattr(clock, "side_streams", lambda count: [])
+    monkeypatch.setattr(clock, "side_streams", lambda count: [None] * count)
+    for module in (steps, media_march):
+        monkeypatch.setattr(module, "side_by_side", one_after_the_other)
     monkeypatch.setattr(storage, "free_memory", lambda: 1 << 40)
     for module in (storage, clock):
         monkeypatch.setattr(module, "empty_on_host", np.empty)

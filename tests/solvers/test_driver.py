@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from collops import profile
-from collops.array import StackedArray, dots, from_global, zeros
+from collops.array import StackedArray, dots, from_global, full, ones, zeros
 from collops.errors import InputError
-from collops.operators import BlockDiag, Diagonal
+from collops.operators import BlockDiag, Diagonal, Identity
 from collops.solvers import CG, CGLS, LSQR, Status, cg, cgls, lsqr, solve
 from collops.solvers.driver import open_progress
 from collops.solvers.iterative_thresholding import prepare
@@ -78,8 +78,35 @@ def test_callbacks_can_stop(comm, solver):
     result = solver(op, yd, niter=10, callback=lambda number, view: np.True_ if number == 3 else None)
     assert result.status is Status.STOPPED and result.iterations == 3
     assert len(result.residual_norms) == 4
-    ignored = solver(op, yd, niter=2, callback=lambda number, view: view)
-    assert ignored.status is Status.ITERATION_LIMIT
+    for value in (lambda number, view: view, lambda number, view: 1.0, lambda number, view: np.ones(1, bool)):
+        assert solver(op, yd, niter=2, callback=value).status is Status.ITERATION_LIMIT
+
+
+@pytest.mark.parametrize("engine", ["numpy", "jax"])
+def test_callbacks_stop_by_an_array_of_one_boolean(comm, engine):
+    """A comparison of norms of JAX or CuPy is such an array."""
+    pytest.importorskip(engine)
+    y = full(4 * comm.size, 2.0, comm=comm, engine=engine)
+    enough = (y * 0).norm() < y.norm()
+    xp = y.engine.xp
+    result = cgls(Identity(y.layout, comm=comm), y, niter=5, tol=0, callback=lambda *_: xp.asarray(enough))
+    assert result.status is Status.STOPPED and result.iterations == 1
+
+
+def test_long_double_needs_no_starting_point(comm):
+    """The range of long double exceeds the range of the units, which are in double precision."""
+    y = (ones(3 * comm.size, comm=comm) * 3).astype(np.longdouble)
+    found = cg(2 * Identity(y.layout, comm=comm), y, niter=3).x
+    assert found.dtype == np.longdouble
+    assert np.array_equal(found.gather(), np.full(y.size, 1.5))
+
+
+@pytest.mark.parametrize("value", [0.1j, np.complex64(0.1 + 0.5j), np.array(0.1 + 0j)])
+def test_options_are_real(comm, value):
+    """NumPy's complex numbers become real without an error."""
+    op, _, _, yd = problem("vstack", comm, "c16")
+    with pytest.raises(InputError, match="damp must be a finite number"):
+        cgls(op, yd, damp=value)
 
 
 def test_tests_of_options_that_are_off_are_skipped(comm):

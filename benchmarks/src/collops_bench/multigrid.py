@@ -8,6 +8,7 @@ is CG with the inverse of the diagonal in place of multigrid. With CuPy, the cub
 points, and the set-up runs on devices, where the matrix is before the clock starts. ``V-cycle`` is the time of a cycle
 that visits each level once, and ``V-cycle over its bytes`` is its ratio to the time in which a copy moves the entries
 that its products read, and the vectors that they read and write; updates of vectors between products do not count.
+``refresh`` is the time of a set-up for other values in the same positions, from the second one on.
 
 PyAMG's smoothed aggregation is serial: with several ranks, rank 0 solves the entire problem while the others wait.
 PETSc's two methods (GAMG, and BoomerAMG of hypre) have their default options. They run on as many ranks in Debian's
@@ -25,6 +26,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ import numpy as np
 
 from collops.apps.stages import local_stage
 from collops.array import DistributedArray
+from collops.comm import alone
 from collops.errors import CollopsError
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
@@ -46,7 +49,7 @@ from collops_bench.timing import Spread, Timing, synchronize
 
 __all__ = ["measure"]
 
-OURS, SINGLE, JACOBI, PYAMG = "collops", "collops, single", "collops, Jacobi", "PyAMG"
+OURS, SINGLE, JACOBI, ALONE, PYAMG = "collops", "collops, single", "collops, Jacobi", "collops, one rank", "PyAMG"
 PETSC = {"gamg": "PETSc, GAMG", "hypre": "PETSc, BoomerAMG"}
 _RTOL = 1e-8
 _TIMEOUT = 600.0  # seconds of PETSc's process
@@ -66,6 +69,8 @@ def measure(context: Context) -> Iterator[Measurement]:
     for side in sides:
         for points in (27, 7):
             yield _measure(context, points, side, pyamg, petsc, version)
+    if context.comm.size > 1:
+        yield _scaled(context, 16 if context.options.quick else 271 if device else 80)
 
 
 def _measure(
@@ -123,6 +128,43 @@ def _measure(
     )
 
 
+def _scaled(context: Context, side: int) -> Measurement:
+    """Measure 7 points on a cube of `side` that each rank solves alone, and on a cube with as many rows a rank."""
+    together = round(side * context.comm.size ** (1 / 3))
+    place = context.engine if context.engine.mutable else "numpy"
+    rounds: dict[str, list[Sample]] = {}
+    for name, ranks, extent in ((OURS, context, together), (ALONE, replace(context, comm=alone()), side)):
+        comm = ranks.comm
+        first, end = (extent**3 * rank // comm.size for rank in (comm.rank, comm.rank + 1))
+        A = CSRMatrix(stencil_rows(7, extent, first, end), comm=comm)
+        y = DistributedArray(A.rows, comm, context.engine.from_host(right_side(extent, first, end)))
+        samples = [_ours(ranks, A, y, multigrid, engine=place) for _ in range(2 if context.options.quick else 4)]
+        rounds[name] = samples[1:]  # the first one compiles
+    checks = [
+        check(context.comm, f"residual of {name}", max(sample.pop("residual") for sample in samples), 1.1 * _RTOL)
+        for name, samples in rounds.items()
+    ]
+    figures = {
+        name: {figure: statistics.median(each[figure] for each in samples) for figure in samples[0]}
+        for name, samples in rounds.items()
+    }
+    expected = together**3 / (context.comm.size * side**3)
+    for figure, part in (("efficiency", "solution"), ("efficiency of set-up", "set-up")):
+        figures[OURS][figure] = expected * figures[ALONE][part] / figures[OURS][part]
+    return Measurement(
+        f"Poisson's equation, 7 points, weak scaling, {together**3:,} rows",
+        {"rows": together**3, "rows of one rank": side**3},
+        {
+            name: Timing(1, {"wall": Spread.from_samples([each["set-up"] + each["solution"] for each in samples])})
+            for name, samples in rounds.items()
+        },
+        {},
+        ours=OURS,
+        checks=checks,
+        figures=figures,
+    )
+
+
 def _ours(
     context: Context, A: CSRMatrix, y: DistributedArray, make: Callable[..., LinearOperator], **options: Any
 ) -> Sample:
@@ -150,7 +192,7 @@ def _ours(
 
 
 def _cycle(context: Context, A: CSRMatrix, y: DistributedArray) -> Sample:
-    """Return the time of a V-cycle in seconds, and over the time in which a copy moves its bytes. Collective."""
+    """Return the time of a V-cycle, also over that of a copy of its bytes, and of a refreshed set-up. Collective."""
     M = multigrid(A, cycle="V", engine=context.engine)
     x = M @ y
     times = [_seconds(context, lambda: M._forward(y, x)) for _ in range(11)]
@@ -161,7 +203,9 @@ def _cycle(context: Context, A: CSRMatrix, y: DistributedArray) -> Sample:
     products = 2 * M._options.degree + 2
     moved = sum(products * _bytes(level.matrix) + 2 * _bytes(level.prolongation) for level in M._levels)
     seconds = statistics.median(times)
+    refreshes = [_seconds(context, lambda: M.refresh(A)) for _ in range(4)]
     return {
+        "refresh": statistics.median(refreshes[1:]),
         "V-cycle": seconds,
         "V-cycle over its bytes": seconds * bytes_per_second / moved,
         "copy, TB/s": bytes_per_second / 1e12,

@@ -14,7 +14,7 @@ from collops.errors import InputError, LayoutError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collops.comm import Communicator
 
-__all__ = ["as_count", "as_indices", "owners", "sent_to"]
+__all__ = ["as_count", "as_indices", "distinct", "owners", "sent_to"]
 
 _LARGEST = 2**63 - 1
 
@@ -30,6 +30,15 @@ def as_count(value: SupportsIndex, what: str) -> int:
     if count > _LARGEST:
         raise LayoutError(f"64-bit indices cannot count {count} {what}")
     return count
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Return the different integers of an array, ascending.
+
+    They are sorted, which counting them requires: without, NumPy 2.4.6 hashes, and took 20 times as long for a million
+    different integers.
+    """
+    return np.unique(values, return_counts=True)[0]
 
 
 def as_indices(values: object, name: str, what: str = "", count: int = 0) -> np.ndarray:

@@ -156,8 +156,13 @@ class LiftedOperator:
 
 
 def _of_engine(result: LocalArray, x: LocalArray) -> LocalArray:
-    """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory."""
+    """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory.
+
+    The product may be a list, as in SciPy.
+    """
     engine = engine_of(x)
+    if not hasattr(result, "dtype"):
+        result = np.asarray(result)
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
 
 

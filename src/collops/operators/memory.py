@@ -7,6 +7,7 @@ immutable arrays ``out`` is ``None``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,9 @@ __all__ = ["Buffers", "Coefficients", "check_holds", "contiguous", "filled", "ne
 class Buffers:
     """Reusable buffers of an operator for intermediate arrays, so that repeated applications allocate nothing.
 
-    A slot may hold arrays of several dtypes and engines. On an engine of immutable arrays all methods return ``None``
-    in place of a buffer. A buffer is never freed: a recorded CUDA graph may still write to it.
+    A slot may hold arrays of several dtypes and engines, and each thread has its own. On an engine of immutable arrays
+    all methods return ``None`` in place of a buffer. A buffer is never freed: a recorded CUDA graph may still write to
+    it.
 
     Examples
     --------
@@ -47,7 +49,7 @@ class Buffers:
         """
         if not like.engine.mutable:
             return None
-        key = (slot, dtype, like.engine, like.comm)
+        key = (slot, dtype, like.engine, like.comm, get_ident())
         array = self._arrays.get(key)
         if array is None:
             array = self._arrays[key] = new_array(layout, like, dtype)
@@ -57,7 +59,7 @@ class Buffers:
         """Return the local array of this shape in `slot`, with undefined values."""
         if not engine.mutable:
             return None
-        key = slot, shape, dtype, engine
+        key = slot, shape, dtype, engine, get_ident()
         array = self._arrays.get(key)
         if array is None:
             array = self._arrays[key] = engine.xp.empty(shape, dtype)

@@ -17,6 +17,7 @@ from collops.backend import Engine, LocalArray
 from collops.comm import Communicator
 from collops.errors import InputError
 from collops.exchange import Box, ExchangePlan
+from collops.exchange.packing.index import Index
 from collops.operators.base import LinearOperator, is_complex
 from collops.operators.dims import Dims, placed
 from collops.operators.memory import Buffers, Coefficients, check_holds, filled, store
@@ -77,7 +78,7 @@ class Restriction(LinearOperator):
         self.axis = axis = normal_axis(axis, model.ndim)
         indices = _checked(iava, model.shape[axis])
         agree_on_values(comm, "iava", indices)
-        self.repeated = len(np.unique(indices)) < len(indices)
+        self.repeated = not Index(indices).unique
         ends = np.cumsum(model.sizes[axis])
         owners = np.searchsorted(ends, indices, side="right")
         blocks = len(ends)
@@ -144,12 +145,12 @@ class _Selection:
         self._before = (slice(None),) * axis
         self._indices: Coefficients | None = None
         self._slice = slice(0, 0)
-        steps = np.unique(np.diff(indices))
-        self._repeated = len(np.unique(indices)) < len(indices)
-        if len(steps) > 1 or np.any(steps <= 0):
+        points = Index(indices)
+        self._repeated = not points.unique
+        if points.slice is None:
             self._indices = Coefficients(indices)
-        elif len(indices):
-            self._slice = slice(int(indices[0]), int(indices[-1]) + 1, int(steps[0]) if len(steps) else 1)
+        else:
+            self._slice = points.slice
 
     def on_engine(self, engine: Engine) -> tuple[slice | LocalArray, ...]:
         """Return the index for arrays of `engine`."""

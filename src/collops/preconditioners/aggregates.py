@@ -11,6 +11,7 @@ from collops.backend import LocalArray, SparseArray, engine_of
 from collops.comm import Communicator
 from collops.exchange.forest import StarForest
 from collops.operators import CSRMatrix
+from collops.operators.csr import device_products
 from collops.operators.csr.compressed import CompressedRows, starts_of
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import (
@@ -65,8 +66,9 @@ def graph_of(A: CSRMatrix, rows: Rows, block: int) -> Graph:
     A block has `block` rows and columns.
     """
     if block > 1:
-        A = _norms_of_blocks(A, rows, block)
-        rows = merged_rows(A)
+        on_device = isinstance(rows.matrix, CompressedRows)
+        A = _norms_on_devices(A, rows, block) if on_device else _norms_of_blocks(A, rows, block)
+        rows = device_products.merged_rows(A) if on_device else merged_rows(A)
     own = own_columns(A)
     return Graph(rows.matrix, own, A.forest, A.rows.offset(A.comm.rank)[0], *_extremes(A.comm, rows.matrix, own.start))
 
@@ -84,8 +86,25 @@ def _norms_of_blocks(A: CSRMatrix, rows: Rows, block: int) -> CSRMatrix:
     )
     norms = product_with_zeros(A.comm, sums, squares)
     norms.data = np.sqrt(norms.data)
-    layout = Layout.split(A.rows.size // block, A.comm.size, sizes=[size // block for size in A.rows.sizes[0]])
+    layout = _layout_of_nodes(A, block)
     return CSRMatrix._from_rows(norms, nodes, layout, layout, A.comm)
+
+
+def _norms_on_devices(A: CSRMatrix, rows: Rows, block: int) -> CSRMatrix:
+    """Return the norms of blocks as sums in the same order: a node's rows are one row of a product's left matrix."""
+    matrix, xp = rows.matrix, rows.matrix.engine.xp
+    nodes, places = xp.unique(rows.numbers // block, return_inverse=True)
+    width, starts = len(rows.numbers), xp.ascontiguousarray(matrix.indptr[::block])
+    squares = xp.square(abs(matrix.data)).astype(np.float64)
+    joined = CompressedRows(squares, matrix.indices, starts, (len(starts) - 1, width))
+    units = xp.ones(width), places.reshape(-1).astype(np.int32), xp.arange(width + 1, dtype=np.int64)
+    norms = device_products.product(joined, CompressedRows(*units, (width, len(nodes))))
+    norms, layout = norms._replace(data=xp.sqrt(norms.data)), _layout_of_nodes(A, block)
+    return CSRMatrix._from_rows(norms, nodes, layout, layout, A.comm)
+
+
+def _layout_of_nodes(A: CSRMatrix, block: int) -> Layout:
+    return Layout.split(A.rows.size // block, A.comm.size, sizes=[size // block for size in A.rows.sizes[0]])
 
 
 def aggregate(graph: Graph, threshold: float) -> tuple[LocalArray, int]:

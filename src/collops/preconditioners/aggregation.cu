@@ -7,13 +7,17 @@
 // compile-with: -DELEMENT=0
 // compile-with: -DELEMENT=3
 
+// Where most rows have nothing to do, the threads of a row take GROUP rows one after the other, as in device_rows.py; at
+// the same time, the threads of a warp have consecutive rows.
+#define GROUP 8
+#define ROW_OF_GROUP(n) ((static_cast<Long>(blockIdx.x) * GROUP + (n)) * blockDim.y + threadIdx.y)
+
 extern "C" __global__ void extreme_sizes(Long rows, const Long* starts, const int* columns, const Element* values,
     Long offset, double infinity, double* largest, double* smallest)
 {
-    const Long row = ROW;
-    if (row >= rows) return;
+    const Long row = ROW, end = row < rows ? starts[row + 1] : 0;
     double most = 0, least = infinity;
-    for (Long k = starts[row] + LANE; k < starts[row + 1]; k += LANES)
+    for (Long k = row < rows ? starts[row] + LANE : 0; k < end; k += LANES)
         if (columns[k] != row + offset) {
             const double size = modulus(values[k]);
             if (size > most) most = size;
@@ -24,24 +28,37 @@ extern "C" __global__ void extreme_sizes(Long rows, const Long* starts, const in
         if (more > most) most = more;
         if (less < least) least = less;
     }
-    if (LANE == 0) largest[row] = most, smallest[row] = least;
+    if (row < rows && LANE == 0) largest[row] = most, smallest[row] = least;
+}
+
+// Return the place after the entries that the threads of a row have chosen, and copy them if there is a target.
+__device__ inline Long copied(bool chosen, int column, Element value, Long place, int* to_columns, Element* to)
+{
+    int before = 0, total = chosen;
+    for (int distance = 1; distance < LANES; distance *= 2) {
+        const int other = from_lane(total, distance);
+        if (LANE & distance) before += other;
+        total += other;
+    }
+    if (chosen && to_columns) to_columns[place + before] = column, to[place + before] = value;
+    return place + total;
 }
 
 extern "C" __global__ void strong_entries(Long rows, const Long* starts, const int* columns, const Element* values,
     Long offset, const double* roots, double threshold, Long* lengths, const Long* to_starts, int* to_columns, Element* to)
 {
-    const Long row = ROW;
-    if (row >= rows || LANE) return;
-    const double own = roots[row + offset];
-    Long place = lengths ? 0 : to_starts[row];
-    for (Long k = starts[row]; k < starts[row + 1]; ++k) {
-        const double size = modulus(values[k]);
-        if (columns[k] == row + offset || (size > 0 && size >= threshold * (own * roots[columns[k]]))) {
-            if (!lengths) to_columns[place] = columns[k], to[place] = values[k];
-            ++place;
-        }
+    const Long row = ROW, begin = row < rows ? starts[row] : 0, end = row < rows ? starts[row + 1] : 0;
+    const Long most = largest_of_warp(end - begin);
+    const double own = row < rows ? roots[row + offset] : 0;
+    Long place = lengths || row >= rows ? 0 : to_starts[row];
+    for (Long k = begin + LANE; k - LANE - begin < most; k += LANES) {
+        const int column = k < end ? columns[k] : 0;
+        const Element value = k < end ? values[k] : from_real(0);
+        const double size = modulus(value);
+        const bool strong = column == row + offset || (size > 0 && size >= threshold * (own * roots[column]));
+        place = copied(k < end && strong, column, value, place, lengths ? nullptr : to_columns, to);
     }
-    if (lengths) lengths[row] = place;
+    if (lengths && row < rows && LANE == 0) lengths[row] = place;
 }
 
 // Set `out` to the largest value of the columns of each row that is chosen; no row is empty.
@@ -49,26 +66,31 @@ template <typename T>
 __device__ inline void set_largest(
     Long rows, const Long* starts, const int* columns, const T* values, const bool* chosen, T* out)
 {
-    const Long row = ROW;
-    if (row >= rows || !chosen[row]) return;
-    T most = values[columns[starts[row]]];
-    for (Long k = starts[row] + LANE; k < starts[row + 1]; k += LANES)
-        if (values[columns[k]] > most) most = values[columns[k]];
-    for (int distance = LANES / 2; distance; distance /= 2) {
-        const T other = from_lane(most, distance);
-        if (other > most) most = other;
+    for (int n = 0; n < GROUP; ++n) {
+        const Long row = ROW_OF_GROUP(n);
+        const bool used = row < rows && chosen[row];
+        const Long end = used ? starts[row + 1] : 0;
+        T most = used ? values[columns[starts[row]]] : 0;
+        for (Long k = used ? starts[row] + LANE : 0; k < end; k += LANES) {
+            const T value = values[columns[k]];
+            if (value > most) most = value;
+        }
+        for (int distance = LANES / 2; distance; distance /= 2) {
+            const T other = from_lane(most, distance);
+            if (other > most) most = other;
+        }
+        if (used && LANE == 0) out[row] = most;
     }
-    if (LANE == 0) out[row] = most;
 }
 
 extern "C" __global__ void largest_keys(
-    Long rows, const Long* starts, const int* columns, const Key* values, const bool* chosen, Key* out)
+    Long, Long rows, const Long* starts, const int* columns, const Key* values, const bool* chosen, Key* out)
 {
     set_largest(rows, starts, columns, values, chosen, out);
 }
 
 extern "C" __global__ void largest_labels(
-    Long rows, const Long* starts, const int* columns, const Long* values, const bool* chosen, Long* out)
+    Long, Long rows, const Long* starts, const int* columns, const Long* values, const bool* chosen, Long* out)
 {
     set_largest(rows, starts, columns, values, chosen, out);
 }
@@ -116,22 +138,32 @@ extern "C" __global__ void label_roots(Long rows, const Long* before, Long first
 
 // Set missing labels to the label of the strongest neighbour; among equals to the smallest. Set `open` if a node with
 // neighbours remains without a label.
-extern "C" __global__ void strongest_labels(Long rows, const Long* starts, const int* columns, const Element* values,
-    Long offset, const double* roots, double steps, double shift, const Long* neighbours, Long* labels, Long* open)
+extern "C" __global__ void strongest_labels(Long, Long rows, const Long* starts, const int* columns,
+    const Element* values, Long offset, const double* roots, double steps, double shift, const Long* neighbours,
+    Long* labels, Long* open)
 {
-    const Long row = ROW;
-    if (row >= rows || LANE || labels[row] >= 0) return;
-    double best = -1;
-    Long label = -1;
-    for (Long k = starts[row]; k < starts[row + 1]; ++k) {
-        const int column = columns[k];
-        if (neighbours[column] < 0 || column == row + offset) continue;
-        const double strength = floor(steps * modulus(values[k]) / (roots[row + offset] * roots[column]) + shift);
-        if (strength > best || (strength == best && neighbours[column] < label))
-            best = strength, label = neighbours[column];
+    for (int n = 0; n < GROUP; ++n) {
+        const Long row = ROW_OF_GROUP(n);
+        const bool used = row < rows && labels[row] < 0;
+        const Long begin = used ? starts[row] : 0, end = used ? starts[row + 1] : 0;
+        double best = -1;
+        Long label = -1;
+        for (Long k = begin + LANE; k < end; k += LANES) {
+            const int column = columns[k];
+            const Long other = neighbours[column];
+            if (other < 0 || column == row + offset) continue;
+            const double strength = floor(steps * modulus(values[k]) / (roots[row + offset] * roots[column]) + shift);
+            if (strength > best || (strength == best && other < label)) best = strength, label = other;
+        }
+        for (int distance = LANES / 2; distance; distance /= 2) {
+            const double strength = from_lane(best, distance);
+            const Long other = from_lane(label, distance);
+            if (strength > best || (strength == best && other < label)) best = strength, label = other;
+        }
+        if (!used || LANE) continue;
+        labels[row] = label;
+        if (label < 0 && end - begin > 1) *open = 1;
     }
-    labels[row] = label;
-    if (label < 0 && starts[row + 1] - starts[row] > 1) *open = 1;
 }
 
 // Entries of at least the `limits` of their rows; the sum of the others is added to the diagonal, unless this made it
@@ -139,24 +171,30 @@ extern "C" __global__ void strongest_labels(Long rows, const Long* starts, const
 extern "C" __global__ void filtered_entries(Long rows, const Long* starts, const int* columns, const Element* values,
     Long offset, const double* limits, double least, Long* lengths, const Long* to_starts, int* to_columns, Element* to)
 {
-    const Long row = ROW;
-    if (row >= rows || LANE) return;
+    const Long row = ROW, begin = row < rows ? starts[row] : 0, end = row < rows ? starts[row + 1] : 0;
+    const Long most = largest_of_warp(end - begin);
+    const double limit = row < rows ? limits[row] : 0;
     Element diagonal = from_real(0), rest = from_real(0);
-    for (Long k = starts[row]; k < starts[row + 1]; ++k)
-        if (columns[k] == row + offset)
-            diagonal = values[k];
-        else if (modulus(values[k]) < limits[row])
-            rest = plus(rest, values[k]);
-    const bool filters = real_part(plus(diagonal, rest)) >= least * real_part(diagonal);
-    Long place = lengths ? 0 : to_starts[row];
-    for (Long k = starts[row]; k < starts[row + 1]; ++k) {
-        const bool own = columns[k] == row + offset;
-        const double size = modulus(values[k]);
-        if (!own && (size == 0 || (filters && size < limits[row]))) continue;
-        if (!lengths) to_columns[place] = columns[k], to[place] = own && filters ? plus(values[k], rest) : values[k];
-        ++place;
+    for (Long k = begin + LANE; k - LANE - begin < most; k += LANES) {
+        const Element value = k < end ? values[k] : from_real(0);
+        const bool own = k < end && columns[k] == row + offset;
+        const Element weak = own || modulus(value) >= limit ? from_real(0) : value;
+        for (int lane = 0; lane < LANES; ++lane) { // in the order of the entries
+            rest = plus(rest, element_from_lane(weak, LANE ^ lane));
+            diagonal = plus(diagonal, element_from_lane(own ? value : from_real(0), LANE ^ lane));
+        }
     }
-    if (lengths) lengths[row] = place;
+    const bool filters = real_part(plus(diagonal, rest)) >= least * real_part(diagonal);
+    Long place = lengths || row >= rows ? 0 : to_starts[row];
+    for (Long k = begin + LANE; k - LANE - begin < most; k += LANES) {
+        const int column = k < end ? columns[k] : 0;
+        Element value = k < end ? values[k] : from_real(0);
+        const double size = modulus(value);
+        const bool own = k < end && column == row + offset, kept = size > 0 && !(filters && size < limit);
+        if (own && filters) value = plus(value, rest);
+        place = copied(own || kept, column, value, place, lengths ? nullptr : to_columns, to);
+    }
+    if (lengths && row < rows && LANE == 0) lengths[row] = place;
 }
 
 // Set `out` to the entries of the identity minus the matrix with its rows multiplied by `scale`.

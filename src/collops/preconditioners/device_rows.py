@@ -14,6 +14,7 @@ from collops.operators.csr.compressed import CompressedRows, starts_of
 from collops.operators.csr.row_kernels import launch
 
 _SOURCE = "../../preconditioners/aggregation.cu"
+_GROUP = 8  # rows that the same threads take one after the other, as in the source
 
 
 def extreme_sizes(rows: CompressedRows, offset: int, largest: LocalArray, smallest: LocalArray) -> None:
@@ -37,39 +38,42 @@ def filtered_entries(rows: CompressedRows, offset: int, limits: LocalArray, smal
 def set_largest(rows: CompressedRows, values: LocalArray, chosen: LocalArray, out: LocalArray) -> None:
     """Set `out` to the largest value of the columns of each row that is chosen."""
     name = "largest_keys" if values.dtype == np.uint64 else "largest_labels"
-    launch(name, rows, rows.indptr, rows.indices, values, chosen, out, source=_SOURCE)
+    _launch_groups(name, rows, rows.indptr, rows.indices, values, chosen, out)
 
 
 def first_keys(rows: CompressedRows, first: int, covered: np.uint64) -> tuple[LocalArray, LocalArray, LocalArray]:
     """Return the keys of this rank's nodes, whether they are undecided, and whether a neighbour's key may change."""
     empty = rows.engine.xp.empty
     arrays = empty(rows.shape[0], np.uint64), empty(rows.shape[0], bool), empty(rows.shape[0], bool)
-    launch("first_keys", rows, rows.indptr, first, covered, *arrays, source=_SOURCE)
+    launch("first_keys", rows, rows.indptr, first, covered, *arrays, source=_SOURCE, lanes=1)
     return arrays
 
 
 def settle(rows: CompressedRows, *arguments: Any) -> bool:
     """Settle nodes; return whether one remains undecided."""
-    return _left_open("settle", rows, *arguments)
+    remaining = rows.engine.xp.zeros(1, np.int64)
+    launch("settle", rows, *arguments, remaining, source=_SOURCE, lanes=1)
+    return bool(remaining[0])
 
 
 def labels_of_roots(rows: CompressedRows, before: LocalArray, first: int) -> LocalArray:
     """Return the labels of roots in their order, from `first`, and -1 for other nodes."""
     labels = rows.engine.xp.empty(rows.shape[0], np.int64)
-    launch("label_roots", rows, before, first, labels, source=_SOURCE)
+    launch("label_roots", rows, before, first, labels, source=_SOURCE, lanes=1)
     return labels
 
 
 def set_strongest(rows: CompressedRows, *arguments: Any) -> bool:
     """Set missing labels to the label of the strongest neighbour; return whether a node remains without one."""
-    return _left_open("strongest_labels", rows, *rows.operands, *arguments)
-
-
-def _left_open(name: str, rows: CompressedRows, *arguments: Any) -> bool:
-    """Launch a kernel whose last parameter is a number that it sets if something remains; return whether it did."""
     remaining = rows.engine.xp.zeros(1, np.int64)
-    launch(name, rows, *arguments, remaining, source=_SOURCE)
+    _launch_groups("strongest_labels", rows, *rows.operands, *arguments, remaining)
     return bool(remaining[0])
+
+
+def _launch_groups(name: str, rows: CompressedRows, *arguments: Any) -> None:
+    """Launch a kernel whose threads take several rows: there are few groups if most rows have nothing to do."""
+    count = rows.shape[0]
+    launch(name, rows, count, *arguments, source=_SOURCE, rows=-(-count // _GROUP))
 
 
 def smoothing_entries(rows: CompressedRows, offset: int, scale: LocalArray) -> CompressedRows:

@@ -38,7 +38,7 @@ _ROUNDING = 100  # tolerance of equal inner products, in units of rounding
 _HEADROOM = 2.0**-20  # maximum of products with random vectors, in units of the largest number
 # Memory of the set-up, measured with 7 and 27 entries a row, in double precision.
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
-_SMALL = 20_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
+_SMALL = 4_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
 _CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
 
@@ -121,7 +121,8 @@ def multigrid(
     single_precision : bool
         Whether smoothers read entries in single precision: on devices, with JAX, and on hosts with Numba.
     engine : {"numpy", "cupy"}
-        Where large levels are set up, whatever the engine of vectors: ``"cupy"`` if `block` is 1, with one vector.
+        Where large levels are set up, whatever the engine of vectors. Several vectors, or unknowns of a point, are made
+        orthonormal on each aggregate on the host.
 
     Returns
     -------
@@ -133,7 +134,7 @@ def multigrid(
     ------
     InputError
         On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, its entries are not
-        finite or too large, or the set-up would need more memory than there is, or several vectors on devices.
+        finite or too large, or the set-up would need more memory than there is.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -356,9 +357,6 @@ def _algebra_of(A: CSRMatrix) -> Algebra:
 def _checked_vectors(A: CSRMatrix, near_null_space: ArrayLike | None, block: int, engine: Engine) -> LocalArray:
     """Return this rank's rows of the near null space, in the memory of an engine."""
     count = A.rows.local_size(A.comm.rank)
-    several = near_null_space is not None and np.shape(near_null_space)[1:] not in ((), (1,))
-    if engine.memory == "device" and (block > 1 or several):
-        raise InputError("devices set up multigrid for one unknown of a point and one vector only: leave out engine=")
     if count % block:
         raise LayoutError(f"the number of rows of this rank, {count}, must be a multiple of block={block}")
     if near_null_space is None:
@@ -459,17 +457,18 @@ def _coarsened(
     block, columns, coarse, repeated = aggregation
     algebra = _algebra_of(A)
     smoothing, right_product, left_product = repeated if again else [algebra.product_rows] * 3
-    M = jacobi(A)
-    largest = bound = largest_eigenvalue(A, M)
-    smoother = Smoother(A, options.degree, _bounds(largest), options.entries)
+    diagonal = A.diagonal()
+    largest = bound = largest_eigenvalue(A, jacobi(diagonal))
+    smoother = Smoother(A, options.degree, _bounds(largest), options.entries, diagonal)
     kept = rows
     if block == 1:
         graph = graph_of(A, rows, 1) if graph is None else graph
         kept = filtered(A, rows, graph, options.threshold)
     if kept is not rows:
         F = CSRMatrix._from_rows(*kept, A.rows, A.columns, A.comm)
-        bound = largest_eigenvalue(F, jacobi(F))
-    prolongation, right = smoothed(A, kept, columns, coarse, bound, smoothing)
+        diagonal = F.diagonal()
+        bound = largest_eigenvalue(F, jacobi(diagonal))
+    prolongation, right = smoothed(A, kept, diagonal.local_array, columns, coarse, bound, smoothing)
     right = right_product(A.forest, rows, own_columns(A), right)
     left = algebra.transposed_rows(prolongation, algebra.merged_rows(prolongation), True)
     R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)

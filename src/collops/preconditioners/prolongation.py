@@ -26,16 +26,23 @@ _SMALLEST_DIAGONAL = 0.5  # of a filtered row, relative to its diagonal before
 
 
 def smoothed(
-    A: CSRMatrix, rows: Rows, tentative: Rows, coarse: Layout, largest: float, multiply: Multiply
+    A: CSRMatrix,
+    rows: Rows,
+    diagonal: LocalArray,
+    tentative: Rows,
+    coarse: Layout,
+    largest: float,
+    multiply: Multiply,
 ) -> tuple[CSRMatrix, Rows]:
     """Return the prolongation after a step of Jacobi's iteration, and its rows. Collective.
 
-    `rows` are the merged rows of `A`, or of another matrix with the same columns; `largest` is the largest eigenvalue
-    of this matrix, divided by its diagonal. `multiply` is :func:`collops.operators.csr.products.product_rows`, or a
-    product that repeats it; or of the module :mod:`collops.operators.csr.device_products`, for rows on a device.
+    `rows` are the merged rows of `A`, or of another matrix with the same columns, and `diagonal` is their diagonal;
+    `largest` is the largest eigenvalue of this matrix, divided by its diagonal. `multiply` is
+    :func:`collops.operators.csr.products.product_rows`, or a product that repeats it; or of the module
+    :mod:`collops.operators.csr.device_products`, for rows on a device.
     """
     own = own_columns(A)
-    scale = _OVER_SMOOTHED / largest / rows.matrix.diagonal(own.start)[: rows.matrix.shape[0]]
+    scale = _OVER_SMOOTHED / largest / diagonal
     steps = _smoothing(A.comm, rows.matrix, own.start, scale.astype(A.dtype))
     product = multiply(A.forest, Rows(steps, rows.numbers), own, tentative)
     return CSRMatrix._from_rows(*product, A.rows, coarse, A.comm), product
@@ -86,26 +93,50 @@ def tentative(
     """Return the prolongation whose columns are the vectors on the aggregates, made orthonormal. Collective.
 
     Also returns the layout of its columns, and this rank's rows of the coarse vectors: the factors that give back the
-    vectors. On devices, a point has one unknown, and there is one vector.
+    vectors. Several vectors, or unknowns of a point, are made orthonormal on the host.
     """
     from scipy import sparse
 
-    comm, width, xp = A.comm, vectors.shape[1], engine_of(labels).xp
+    on_device = isinstance(A.entries[0], CompressedRows)
+    if not block == vectors.shape[1] == 1:
+        engine = engine_of(labels)
+        rows, coarse, factors = _orthonormal(A, engine.to_host(labels), engine.to_host(vectors), counts, block)
+        if on_device:
+            matrix, numbers = CompressedRows.from_host(rows.matrix, engine.from_host), engine.from_host(rows.numbers)
+            rows = Rows(matrix, numbers)
+        return rows, coarse, factors
+    xp, coarse = engine_of(labels).xp, _on_fewer_ranks(counts, 1)
+    nodes = xp.flatnonzero(labels >= 0)
+    numbers, places = _used(labels[nodes], sum(counts))
+    # The vector itself is as good.
+    entries, columns, starts = vectors[nodes, 0], places[labels[nodes]], starts_of(labels >= 0)
+    shape = len(labels), len(numbers)
+    if on_device:
+        matrix = CompressedRows(entries, columns.astype(np.int32), starts, shape)
+    else:
+        matrix = sparse.csr_array((entries, columns, starts), shape=shape)
+    return Rows(matrix, numbers), coarse, xp.ones((coarse.local_size(A.comm.rank), 1), vectors.dtype)
+
+
+def _used(labels: LocalArray, count: int) -> tuple[LocalArray, LocalArray]:
+    """Return the labels that occur, sorted, and the place of each label among them."""
+    xp = engine_of(labels).xp
+    used = xp.zeros(count, bool)
+    used[labels] = True
+    return xp.flatnonzero(used), xp.cumsum(used) - 1
+
+
+def _orthonormal(
+    A: CSRMatrix, labels: np.ndarray, vectors: np.ndarray, counts: list[int], block: int
+) -> tuple[Rows, Layout, np.ndarray]:
+    """Return :func:`tentative` on the host."""
+    from scipy import sparse
+
+    comm, width = A.comm, vectors.shape[1]
     aggregates = Layout.split(sum(counts), comm.size, sizes=counts)
     coarse = _on_fewer_ranks(counts, width)
-    nodes = xp.flatnonzero(labels >= 0)
-    used = xp.zeros(sum(counts), bool)
-    used[labels[nodes]] = True
-    numbers, places = xp.flatnonzero(used), xp.cumsum(used) - 1
-    columns = places[labels[nodes]]
-    if block == width == 1:  # the vector itself is as good
-        entries = vectors[nodes, 0], columns, starts_of(labels >= 0)
-        shape = len(labels), len(numbers)
-        if isinstance(A.entries[0], CompressedRows):
-            rows = CompressedRows(entries[0], columns.astype(np.int32), entries[2], shape)
-        else:
-            rows = sparse.csr_array(entries, shape=shape)
-        return Rows(rows, numbers), coarse, xp.ones((coarse.local_size(comm.rank), 1), vectors.dtype)
+    nodes = np.flatnonzero(labels >= 0)
+    numbers, places = _used(labels[nodes], sum(counts))
     # An aggregate's owner receives its rows, and returns the orthonormal ones.
     ranks, targets = owners(aggregates, comm.rank, labels[nodes])
     first = A.rows.offset(comm.rank)[0] // block

@@ -31,12 +31,16 @@ class Smoother:
         Smallest and largest eigenvalue of ``M A`` between which errors become small.
     entries : dtype
         Precision of the entries that Numba's loops, devices and JAX read. Vectors have the precision of the data.
+    diagonal : Array
+        The diagonal of `A`.
     """
 
-    def __init__(self, A: CSRMatrix, degree: int, bounds: tuple[float, float], entries: np.dtype) -> None:
+    def __init__(
+        self, A: CSRMatrix, degree: int, bounds: tuple[float, float], entries: np.dtype, diagonal: Array
+    ) -> None:
         self.A, self._entries = A, entries
         self._length, self._steps = _coefficients(degree, *bounds)
-        self._first_step = Diagonal(self._length / A.diagonal(), comm=A.comm)
+        self._first_step = Diagonal(self._length / diagonal, comm=A.comm)
         self._buffers = Buffers()
         self._passes: dict[tuple[Engine, np.dtype], _Loops | _Launches | None] = {}
         self._rounded: CSRMatrix | None = None

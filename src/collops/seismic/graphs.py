@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from collops.extend.communication import HIGHEST_PRIORITY
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """Return work on the current stream as a CUDA graph, to be launched on the stream that is then current."""
+    """Return work on the current stream as a CUDA graph, to be launched on the stream that is then current.
+
+    Memory that the work allocates and frees stays the graph's.
+    """
     import cupy
 
-    current, stream = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+    current, stream, pool = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True), cupy.cuda.MemoryPool()
     stream.wait_event(current.record())
-    with stream:
+    with stream, cupy.cuda.using_allocator(pool.malloc):
         stream.begin_capture()
-        work()
-        graph = stream.end_capture()
-    return lambda: graph.launch(cupy.cuda.get_current_stream())
+        try:
+            work()
+        finally:
+            graph = stream.end_capture()
+    return partial(_launch, graph, pool)
+
+
+def _launch(graph: Any, pool: Any) -> None:
+    """Launch a graph, which uses the memory of `pool`."""
+    import cupy
+
+    graph.launch(cupy.cuda.get_current_stream())
 
 
 def side_streams(count: int) -> list[Any]:

@@ -58,7 +58,8 @@ class Run:
     callback : callable, optional
         Called on every rank after each iteration as ``callback(iteration, view)``, with the number of iterations
         done and a :class:`View` of the solver. The solver stops if it returns ``True``, which must be the same on all
-        ranks. If it raises on some ranks only, the other ranks wait until their deadline.
+        ranks: a decision that can differ, by a clock for instance, is made by one rank and sent with ``comm.bcast``.
+        If the callback raises on some ranks only, the other ranks wait until their deadline.
     progress : bool or callable, optional
         Whether to show a progress bar on rank 0; by default if standard error is a terminal. Or a function that rank 0
         calls with the name of the method and `niter`, and that returns an object with the attributes of
@@ -518,8 +519,7 @@ class _Loop:
                 if number < 2 and self.watches and self._shows_extremes(number, now):
                     return None
                 if run.callback is not None and number > first:
-                    stop = run.callback(number, View(self.problem, history, number, self.state))
-                    stopped = isinstance(stop, bool | np.bool_) and bool(stop)
+                    stopped = _is_true(run.callback(number, View(self.problem, history, number, self.state)))
                 begin = begin or (now if number == 0 else history.numbers(0))
                 checked = number + 1
                 status = method.status(now, begin)
@@ -568,6 +568,12 @@ class _Loop:
             if explained:
                 return verdict, False
         return status, True
+
+
+def _is_true(value: object) -> bool:
+    """Return whether the result of a callback is true: a boolean, or an array without axes of any engine."""
+    is_boolean = getattr(value, "dtype", None) == np.bool_ and getattr(value, "shape", None) == ()
+    return (isinstance(value, bool) or is_boolean) and bool(value)
 
 
 class ProgressBar:

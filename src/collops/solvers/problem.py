@@ -137,11 +137,11 @@ def check_number(name: str, value: Scalar, *, smallest: float = 0.0) -> float:
     A tracer of JAX has no value, and is accepted.
     """
     try:
-        number = float(value)
+        number = math.nan if np.iscomplexobj(value) else float(value)  # NumPy would drop an imaginary part
     except (TypeError, ValueError, OverflowError):
         if is_traced(value) and value.ndim == 0:
             return value
-        number = float("nan")
+        number = math.nan
     if not smallest <= number < float("inf"):
         raise InputError(f"{name} must be a finite number of at least {smallest:g}, not {value!r}")
     return number

@@ -12,6 +12,7 @@ the data, their unit is determined before the first iteration.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -413,11 +414,14 @@ def _is_one(unit: Scalar) -> bool:
 def _exponents(dtype: np.dtype) -> tuple[int, int]:
     """Return the largest exponents of ordinary data, and of a unit whose inverse is also a normal number.
 
-    Residuals decrease by the rounding unit, and their squares must stay normal.
+    Residuals decrease by the rounding unit, and their squares must stay normal. Units and norms are in double
+    precision, whose range is smaller than the range of long double.
     """
     vectors, squares = np.finfo(real_of(dtype)), np.finfo(real_dtype(dtype))
     limit = min(squares.maxexp // 2 - squares.nmant - 4, vectors.maxexp - vectors.nmant - 2)
-    return limit, vectors.maxexp - vectors.maxexp // 8
+    largest = min(vectors.maxexp, sys.float_info.max_exp)
+    largest -= largest // 8
+    return min(limit, largest), largest
 
 
 def _largest_magnitude(dtype: np.dtype) -> int:

@@ -214,7 +214,7 @@ def _exchange(work: LocalWork, ends: _Ends) -> Callable[..., object]:
     max_points = max(work.leaving.size, local_sources.size, arriving.size)
     if not (ends.receivers or ends.senders or local_sources.size):
         return _idle
-    overlap = np.intersect1d(local_targets.points, arriving.points).size > 0
+    overlap = arriving.size > 0 and np.isin(arriving.points, local_targets.points).any()
     if overlap or not (local_targets.unique and arriving.unique):
         # Local values are combined before received ones.
         segments = cupy_moves.segments(Index(np.concatenate([local_targets.points, arriving.points])))

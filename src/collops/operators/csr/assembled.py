@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
+from collops.exchange.indices import distinct
 from collops.operators.base import Adjoint, Combination, Conjugate, LinearOperator, Product
 from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.products import merged_rows, multiplied, renumbered, transposed
@@ -63,7 +64,7 @@ def _sum(terms: list[tuple]) -> CSRMatrix:
         if term.columns is not first.columns or term.rows is not first.rows:
             raise LayoutError("the sum of sparse matrices needs rows and columns that are split alike")
     parts = [(coefficient, *merged_rows(term)) for coefficient, term in terms]
-    together = np.unique(np.concatenate([numbers for _, _, numbers in parts]))
+    together = distinct(np.concatenate([numbers for _, _, numbers in parts]))
     total = sum(
         coefficient * renumbered(rows, np.searchsorted(together, numbers), len(together))
         for coefficient, rows, numbers in parts

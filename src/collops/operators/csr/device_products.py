@@ -6,6 +6,8 @@ between devices.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from collops.backend import Engine, LocalArray
@@ -16,12 +18,13 @@ from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.products import Rows, entries_of_ghosts, own_columns
 from collops.operators.csr.row_kernels import launch, launch_with_tables
 
-# Threads of a row, rows of a block, and places of a row's table: for products with few, some and many terms; for long
-# rows; and for rows with tables in global memory. Blocks have at most 2048 places. On an H200, these shapes take the
-# least time of several for Poisson's equation with 7 and 27 points.
-_FEW, _SOME, _MANY = (1, 32, 16), (8, 32, 64), (32, 8, 256)
+# Threads of a row, rows of a block, and places of a row's table: for right matrices with one entry in a row; for short
+# rows of a product, and for some and many terms; for long rows; and for rows with tables in global memory. The threads
+# of a row are at most a quarter of its places, so that a table has places for all that they find at once.
+_SINGLE, _SHORT, _SOME, _MANY = (8, 32, 32), (1, 32, 32), (8, 32, 64), (16, 16, 256)
 _LONG, _ANY = (32, 1, 2048), (32, 8, 0)
 _MANY_TERMS = 200  # of a row of a product with about 40 entries
+_FEWEST_PLACES = 16
 _MAX_PLACES = 1 << 27  # of all tables in global memory at once
 
 
@@ -122,17 +125,18 @@ def product(left: CompressedRows, right: CompressedRows, lengths: LocalArray = N
 
     `lengths` are the numbers of entries of its rows, if they are known. Sums have the order of the rows of `left`.
     """
+    factors = _Factors.of(left, right)
     if lengths is None:
-        lengths = product_lengths(left, right)
+        lengths = factors.lengths()
     xp, starts = left.engine.xp, starts_of(lengths)
     total, size = int(starts[-1]), left.dtype.itemsize
     result = CompressedRows(
         xp.empty(total, left.dtype), xp.empty(total, np.int32), starts, (left.shape[0], right.shape[1])
     )
-    arguments = *left.operands, *right.operands, *result.operands
-    usual, most = _shape_for(left, right), int(lengths.max()) if len(lengths) else 0
+    arguments = *left.operands, *factors.operands, *result.operands
+    most = int(lengths.max()) if len(lengths) else 0
     smaller = -1
-    for shape in (usual, _LONG):
+    for shape in (*factors.shapes_for(most), _LONG):
         largest = _capacity(shape)
         if smaller < most:
             everything = smaller < 0 and most <= largest
@@ -149,25 +153,52 @@ def product(left: CompressedRows, right: CompressedRows, lengths: LocalArray = N
 
 def product_lengths(left: CompressedRows, right: CompressedRows) -> LocalArray:
     """Return the numbers of entries of the rows of a product, with sums that are 0."""
-    xp, count = left.engine.xp, left.shape[0]
-    lengths = xp.zeros(count, np.int64)
-    patterns = *left.operands[:2], *right.operands[:2], lengths
-    shape = _shape_for(left, right)
-    launch_with_tables("count_columns", left, shape, 0, None, *patterns, None, None, None, rows=count)
-    names = xp.flatnonzero(lengths < 0)
-    if len(names):
-        launch_with_tables("count_columns", left, _LONG, 0, names, *patterns, None, None, None, rows=len(names))
-        for names, tables in _tables(left, right, xp.flatnonzero(lengths < 0)):
-            launch_with_tables("count_columns", left, _ANY, 0, names, *patterns, *tables, rows=len(names))
-    return lengths
+    return _Factors.of(left, right).lengths()
 
 
-def _shape_for(left: CompressedRows, right: CompressedRows) -> tuple[int, int, int]:
-    """Return the shape for the usual rows of a product, by the terms of their sums and the entries of a right row."""
-    entries = right.nnz / max(1, right.shape[0])
-    if entries <= 1.5:
-        return _FEW
-    return _SOME if entries * left.nnz <= _MANY_TERMS * left.shape[0] else _MANY
+class _Factors(NamedTuple):
+    """Two matrices, the arrays of the right one as kernels take them, and the shapes for usual rows of their product.
+
+    Rows of the right matrix with one entry at most need no starts.
+    """
+
+    left: CompressedRows
+    right: CompressedRows
+    operands: tuple[LocalArray | None, LocalArray, LocalArray]
+    usual: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of(cls, left: CompressedRows, right: CompressedRows) -> _Factors:
+        count, xp = right.shape[0], right.engine.xp
+        if 0 < right.nnz <= count and int(right.lengths.max()) == 1:
+            columns, values = xp.empty(count, np.int32), xp.empty(count, right.dtype)
+            launch("single_entries", right, *right.operands, columns, values)
+            return cls(left, right, (None, columns, values), (_SINGLE,))
+        many = right.nnz * left.nnz > _MANY_TERMS * left.shape[0] * count
+        return cls(left, right, right.operands, (_MANY,) if many else (_SHORT, _SOME))
+
+    def shapes_for(self, most: int) -> list[tuple[int, int, int]]:
+        """Return the shapes for rows of a product with `most` columns at most: smaller tables if they suffice."""
+        shapes = []
+        for lanes, block, places in self.usual:
+            while places > _FEWEST_PLACES and most <= _capacity((lanes, block, places // 2)):
+                places //= 2
+            shapes.append((lanes, block, places))
+        return shapes
+
+    def lengths(self) -> LocalArray:
+        """Return the numbers of entries of the rows of the product."""
+        left, right, usual = self.left, self.right, self.usual[-1]
+        xp, count = left.engine.xp, left.shape[0]
+        lengths = xp.zeros(count, np.int64)
+        patterns = *left.operands[:2], *self.operands[:2], lengths
+        launch_with_tables("count_columns", left, usual, 0, None, *patterns, None, None, None, rows=count)
+        names = xp.flatnonzero(lengths < 0)
+        if len(names):
+            launch_with_tables("count_columns", left, _LONG, 0, names, *patterns, None, None, None, rows=len(names))
+            for names, tables in _tables(left, right, xp.flatnonzero(lengths < 0)):
+                launch_with_tables("count_columns", left, _ANY, 0, names, *patterns, *tables, rows=len(names))
+        return lengths
 
 
 def _capacity(shape: tuple[int, int, int]) -> int:

@@ -48,17 +48,34 @@ __device__ inline Element from_real(Real a) { return {a, 0}; }
 #define LANE (static_cast<int>(threadIdx.x))
 #define LANES (static_cast<int>(blockDim.x))
 
-// Among the threads of a row: wait until all see each other's writes, and exchange values over a distance.
+// Threads of a warp wait until all see each other's writes, or exchange values over a distance. All of them must come,
+// with or without a row: if each row of a warp waited alone, the rows would run one after the other.
 #if defined(__HIP_PLATFORM_AMD__) || defined(__HIPCC_RTC__)
-__device__ inline void synchronize_row() { __threadfence_block(); } // threads of a wavefront run in lockstep
+__device__ inline void synchronize_rows() { __threadfence_block(); } // threads of a wavefront run in lockstep
 template <typename T>
 __device__ inline T from_lane(T value, int distance) { return __shfl_xor(value, distance); }
 #else
-__device__ inline unsigned row_mask() { return (0xffffffffu >> (32 - LANES)) << (threadIdx.y * LANES % 32); }
-__device__ inline void synchronize_row()
-{
-    if (LANES > 1) __syncwarp(row_mask());
-}
+__device__ inline void synchronize_rows() { __syncwarp(0xffffffffu); }
 template <typename T>
-__device__ inline T from_lane(T value, int distance) { return __shfl_xor_sync(row_mask(), value, distance); }
+__device__ inline T from_lane(T value, int distance) { return __shfl_xor_sync(0xffffffffu, value, distance); }
 #endif
+
+#if ELEMENT < 2
+__device__ inline Element element_from_lane(Element value, int distance) { return from_lane(value, distance); }
+#else
+__device__ inline Element element_from_lane(Element value, int distance)
+{
+    return {from_lane(value.re, distance), from_lane(value.im, distance)};
+}
+#endif
+
+// Return the largest number of the threads of a warp.
+__device__ inline Long largest_of_warp(Long number)
+{
+    const int threads = static_cast<int>(blockDim.x * blockDim.y);
+    for (int distance = (threads < 32 ? threads : 32) / 2; distance; distance /= 2) {
+        const Long other = from_lane(number, distance);
+        if (other > number) number = other;
+    }
+    return number;
+}

@@ -11,7 +11,7 @@ from collops.backend import SparseArray
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.exchange.forest import StarForest
-from collops.exchange.indices import sent_to
+from collops.exchange.indices import distinct, sent_to
 from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
 
@@ -123,7 +123,7 @@ def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Row
     lengths, entries = entries_of_ghosts(forest, bounds, matrix.nnz)
     columns = entries.bcast(numbers[matrix.indices])
     # Global columns are numbered consecutively, since products need memory for each column.
-    together = np.union1d(numbers, columns)
+    together = distinct(np.concatenate([numbers, columns]))
     starts = np.concatenate([[0], np.cumsum(lengths)])
     shape = len(lengths), len(together)
     fetched = sparse.csr_array((entries.bcast(matrix.data), np.searchsorted(together, columns), starts), shape=shape)

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 _ELEMENTS = ("float32", "float64", "complex64", "complex128")
 _THREADS = 256
 _MAX_LANES = 8
+_SHARED_MEMORY = 48 << 10  # bytes of a block
 
 
 def launch(
-    name: str, matrix: CompressedRows, *arguments: Any, source: str = "rows.cu", rows: int | None = None
+    name: str,
+    matrix: CompressedRows,
+    *arguments: Any,
+    source: str = "rows.cu",
+    rows: int | None = None,
+    lanes: int | None = None,
 ) -> None:
     """Launch a kernel of `source` for `rows` rows, by default all rows of a matrix, on the current stream.
 
@@ -26,16 +32,18 @@ def launch(
     name : str
         Name of the kernel, whose first parameter is the number of rows.
     matrix : CompressedRows
-        Determines the type of the elements, and the number of threads that share a row.
+        Determines the type of the elements, and by default the number of threads that share a row.
     *arguments
         Further parameters: arrays, ``None`` for a null pointer, and numbers.
     source : str
         The file, relative to this one; it continues ``entries.cu``.
     rows : int, optional
         Number of rows.
+    lanes : int, optional
+        Number of threads that share a row, a power of 2.
     """
     count = matrix.shape[0] if rows is None else rows
-    lanes = _lanes_for(matrix)
+    lanes = _lanes_for(matrix) if lanes is None else lanes
     _launch(name, matrix, source, (), count, (lanes, _THREADS // lanes), 0, arguments)
 
 
@@ -49,16 +57,18 @@ def launch_with_tables(
     name, matrix, *arguments, rows
         As for :func:`launch`; the second parameter of the kernel is the number of places.
     shape : tuple of int
-        Number of threads that share a row, rows of a block, and places of a row's table in shared memory, or 0 for
-        tables in global memory.
+        Number of threads that share a row, rows of a block (fewer if their tables need more shared memory than there
+        is), and places of a row's table in shared memory, or 0 for tables in global memory.
     size : int
         Bytes of shared memory for the value of a place.
     """
     lanes, block, slots = shape
     # As in `table_of`: values, the number of columns, the places, and the columns.
-    memory = block * (slots * size + 4 * (1 + slots + slots // 4 * 3 + lanes)) if slots else block * 4
+    needed = slots * size + 4 * (1 + slots + slots // 4 * 3 + lanes) if slots else 4
+    while block * needed > _SHARED_MEMORY:
+        block //= 2
     options = (f"-DSHARED={int(slots > 0)}",)
-    _launch(name, matrix, "products.cu", options, rows, (lanes, block), memory, (slots, *arguments))
+    _launch(name, matrix, "products.cu", options, rows, (lanes, block), block * needed, (slots, *arguments))
 
 
 def _launch(

@@ -1,4 +1,4 @@
-// Rows of sparse matrices on devices: diagonals, merged blocks, and bounds of the lengths of products.
+// Rows of sparse matrices on devices: diagonals, single entries, merged blocks, and bounds of the lengths of products.
 //
 // compile-after: entries.cu
 // compile-with: -DELEMENT=0
@@ -18,6 +18,17 @@ extern "C" __global__ void rows_of_entries(Long rows, const Long* starts, int* o
     const Long row = ROW;
     if (row >= rows) return;
     for (Long k = starts[row] + LANE; k < starts[row + 1]; k += LANES) out[k] = static_cast<int>(row);
+}
+
+// The columns and values of rows with one entry at most; the column is -1 if there is none.
+extern "C" __global__ void single_entries(
+    Long rows, const Long* starts, const int* columns, const Element* values, int* to_columns, Element* to)
+{
+    const Long row = ROW;
+    if (row >= rows || LANE) return;
+    const bool filled = starts[row + 1] > starts[row];
+    to_columns[row] = filled ? columns[starts[row]] : -1;
+    to[row] = filled ? values[starts[row]] : from_real(0);
 }
 
 // `before` columns of the outer block, the `own` columns of the inner block, and the other columns of the outer block.

@@ -49,13 +49,14 @@ class HostMatrix(DenseMatrix):
         self.dtype = _SINGLE
         self._traced: LocalArray = None  # a copy for vectors of JAX
         self._height = max(1, _BLOCK // max(1, self.shape[1]))
-        self._single = np.empty((min(self._height, self.shape[0]), self.shape[1]), _SINGLE)
 
     def _widened(self) -> Iterator[tuple[slice, np.ndarray]]:
+        shape = min(self._height, self.shape[0]), self.shape[1]
+        single = self._buffers.local("rows", shape, _SINGLE, engine_of(self.matrix))
         for begin in range(0, self.shape[0], self._height):
             rows = slice(begin, begin + self._height)
             part = self.matrix[rows]
-            block = self._single[: len(part)]
+            block = single[: len(part)]
             np.left_shift(part, 16, out=block.view(np.uint32), dtype=np.uint32)
             yield rows, block
 

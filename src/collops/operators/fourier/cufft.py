@@ -26,7 +26,7 @@ class Transforms:
     Plans are never evicted: a recorded CUDA graph may still use their memory.
     """
 
-    multiplies, chirps = False, True
+    multiplies, real_kernels = False, True
 
     def __init__(self, engine: Engine, threads: int) -> None:
         self._plans: dict[tuple[object, ...], cufft.PlanNd] = {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def scaling(samples: int, norm: str) -> float:
 class Transforms:
     """Transforms by SciPy on hosts (in place, multithreaded), or by JAX."""
 
-    chirps = False
+    real_kernels = False
 
     def __init__(self, engine: Engine, threads: int) -> None:
         if engine.mutable:
@@ -92,10 +93,10 @@ class Workspace:
     """Scratch arrays of at most `size` elements, and the transforms, of one engine in one precision.
 
     `dtype` is the complex type of the computation, and `threads` the number of threads of a transform on the host.
-    ``multiplies`` tells whether a product with a matrix may replace a short transform, ``chirps`` whether the kernel of
-    :mod:`collops.operators.fourier.chirp` may replace a real one. ``addresses`` are the addresses of the slot `PIECES`
-    on all ranks, and ``barrier()`` synchronises the current streams of all ranks. Both are ``None`` if ranks cannot
-    access each other's memory.
+    ``multiplies`` tells whether a product with a matrix may replace a short transform, ``real_kernels`` whether the
+    kernels of :mod:`collops.operators.fourier.real` may replace a real one. ``addresses`` are the addresses of the slot
+    `PIECES` on all ranks, and ``barrier()`` synchronises the current streams of all ranks. Both are ``None`` if ranks
+    cannot access each other's memory.
     """
 
     def __init__(self, engine: Engine, dtype: np.dtype, size: int, threads: int) -> None:
@@ -103,10 +104,10 @@ class Workspace:
         self.real = np.dtype(f"f{dtype.itemsize // 2}")
         self.engine = engine
         self.transforms = _transforms_for(engine).Transforms(engine, threads)
-        self.multiplies, self.chirps = self.transforms.multiplies, self.transforms.chirps
+        self.multiplies, self.real_kernels = self.transforms.multiplies, self.transforms.real_kernels
         self.size = size
         self._buffers = Buffers()
-        self._views: dict[tuple[str, tuple[int, ...], bool], LocalArray] = {}
+        self._views: dict[tuple[str, tuple[int, ...], bool, int], LocalArray] = {}
         self.addresses: Any = None
         self.barrier: Any = None
         self._rank = 0
@@ -124,7 +125,7 @@ class Workspace:
 
     def take(self, slot: str, shape: tuple[int, ...], real: bool = False) -> LocalArray:
         """Return a scratch array in the memory of its slot; ``None`` on an engine of immutable arrays."""
-        key = (slot, shape, real)
+        key = (slot, shape, real, get_ident())
         view = self._views.get(key)
         if view is None and self.engine.mutable:
             memory = self._memory(slot)

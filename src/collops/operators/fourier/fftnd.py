@@ -286,7 +286,7 @@ def _one_each(name: str, value: Any, count: int) -> LocalArray:
 
 
 def _step(value: float) -> float:
-    step = float(value)
+    step = np.nan if np.iscomplexobj(value) else float(value)
     if step == 0 or not np.isfinite(step):
         raise InputError(f"a sampling must be a finite nonzero number, not {value!r}")
     return step

@@ -1,38 +1,12 @@
 // Complex Fourier transforms along an axis that is not the last one of arrays in C order, in one pass over the memory.
 //
 // A block transforms COLUMNS neighbouring columns of LENGTH elements in shared memory, by steps whose radices have the
-// product LENGTH. RADICES has two decimal digits for each, the first step in the last ones. The first step reads the
-// array and the last one writes it, in the right order.
+// product LENGTH, RADICES as in steps.cu. The first step reads the array and the last one writes it, in the right order.
 //
 // compile-after: steps.cu
 // compile-with: -DREAL=float -DLENGTH=343 -DRADICES=70707 -DCOLUMNS=8 -DTHREADS=256
 // compile-with: -DREAL=double -DLENGTH=144 -DRADICES=916 -DCOLUMNS=4 -DTHREADS=256
 // compile-with: -DREAL=float -DLENGTH=13 -DRADICES=13 -DCOLUMNS=8 -DTHREADS=256
-
-// Returns the frequency at an index after all steps.
-template <int SPAN, Long STEPS>
-__device__ inline int frequency(int place)
-{
-    constexpr int radix = STEPS % 100, apart = SPAN / radix;
-    if constexpr (STEPS < 100)
-        return place;
-    else
-        return place / apart + radix * frequency<apart, STEPS / 100>(place % apart);
-}
-
-template <bool BACK, int SPAN, Long STEPS, class Load, class Inner, class Store>
-__device__ inline void steps(Complex* shared, const Complex* __restrict__ roots, Load load, Inner inner, Store store)
-{
-    constexpr int radix = STEPS % 100;
-    if constexpr (STEPS < 100) {
-        step<radix, SPAN, BACK, false>(roots, load, store);
-    } else {
-        step<radix, SPAN, BACK, false>(
-            roots, load, [&](int place, int column, Complex value) { shared[place * COLUMNS + column] = value; });
-        __syncthreads();
-        steps<BACK, SPAN / radix, STEPS / 100>(shared, roots, inner, inner, store);
-    }
-}
 
 // Blocks along y are parts of the array before the axis; `after` elements follow each other. `roots` has the powers of
 // exp(-2 pi i / LENGTH), and all results are multiplied by `scale`. Source and target may be one array.

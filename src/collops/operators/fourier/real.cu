@@ -1,7 +1,8 @@
-// Real Fourier transforms of any length along one axis of arrays in C order, in one pass over the memory.
+// Real Fourier transforms along one axis of arrays in C order, in one pass over the memory.
 //
-// A transform of n samples is a convolution with a chirp (Bluestein), which is computed by two transforms of a power
-// of two, LENGTH >= 2 n - 1, in shared memory. Two real columns are transformed as one complex column. Rotating, padding
+// With RADICES, as in steps.cu, a transform has LENGTH samples, the product of the radices. Without, it has any number n
+// of samples, and is a convolution with a chirp (Bluestein), which is computed by two transforms of a power of two,
+// LENGTH >= 2 n - 1. All of it is done in shared memory. Two real columns are transformed as one complex column. Rotating, padding
 // and truncating the samples, selecting frequencies and multiplying by factors need no additional pass.
 //
 // A block transforms COLUMNS pairs of columns; every loop over `task` divides its work among the threads.
@@ -10,6 +11,26 @@
 // compile-with: -DREAL=float -DLENGTH=256 -DCOLUMNS=8 -DTHREADS=256
 // compile-with: -DREAL=double -DLENGTH=1024 -DCOLUMNS=4 -DTHREADS=512
 // compile-with: -DREAL=float -DLENGTH=2048 -DCOLUMNS=4 -DTHREADS=512
+// compile-with: -DREAL=float -DLENGTH=2000 -DRADICES=5050516 -DCOLUMNS=4 -DTHREADS=512
+
+__device__ inline Complex conjugate(Complex a) { return {a.x, -a.y}; }
+
+#ifdef RADICES
+
+// Transforms all columns. `load` is called with samples, `store` with indices, where the frequency `found(index)` is.
+template <class Load, class Store>
+__device__ inline void transform(Complex* columns, const Complex* __restrict__ roots, const Complex* __restrict__,
+                                 Load load, Store store)
+{
+    steps<false, LENGTH, RADICES>(
+        columns, roots, load, [&](int place, int column) { return columns[place * COLUMNS + column]; }, store);
+}
+
+__device__ inline int found(int place) { return frequency<LENGTH, RADICES>(place); }
+__device__ inline int index_of(int frequency) { return place_of<LENGTH, RADICES>(frequency); }
+__device__ inline Complex turned(Complex value, const Complex* __restrict__, int) { return value; }
+
+#else
 
 // The radix of the first step, and of the others.
 #if LENGTH == 512
@@ -28,13 +49,11 @@
 #define LAST 8
 #endif
 
-__device__ inline Complex conjugate(Complex a) { return {a.x, -a.y}; }
-
 // Convolves all columns with the chirp; `spectrum` is the transform of the chirp, in the output order of the steps.
 // `load` and `store` are called with the indices below LENGTH / 2; inputs beyond are zeros, outputs beyond are not needed.
 template <class Load, class Store>
-__device__ inline void convolve(Complex* columns, const Complex* __restrict__ roots,
-                                const Complex* __restrict__ spectrum, Load load, Store store)
+__device__ inline void transform(Complex* columns, const Complex* __restrict__ roots,
+                                 const Complex* __restrict__ spectrum, Load load, Store store)
 {
     const auto read = [&](int place, int column) { return columns[place * COLUMNS + column]; };
     const auto write = [&](int place, int column, Complex value) { columns[place * COLUMNS + column] = value; };
@@ -64,6 +83,12 @@ __device__ inline void convolve(Complex* columns, const Complex* __restrict__ ro
     step<FIRST, LENGTH, true, true, FIRST / 2>(roots, read, store);
 }
 
+__device__ inline int found(int place) { return place; }
+__device__ inline int index_of(int frequency) { return frequency; }
+__device__ inline Complex turned(Complex value, const Complex* __restrict__ chirp, int k) { return value * chirp[k]; }
+
+#endif
+
 // The axis has `extent` samples; the transform begins with the sample at `shift`, and has `samples` after zero-padding or
 // truncation. `frequencies` values from `first` on are stored, rotated by `turn`, times `factors`. `chirp` is
 // exp(-pi i k^2 / samples). Blocks along y are parts of the array before the axis. `after` elements follow each other,
@@ -84,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     source += blockIdx.y * axis.extent * source_row + begin;
     target += blockIdx.y * axis.frequencies * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
-    convolve(
+    transform(
         columns, roots, spectrum,
         [&](int place, int column) {
             Complex value = {0, 0};
@@ -93,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 const REAL* const samples = source + (row < axis.extent ? row : row - axis.extent) * source_row;
                 if (column < left) value.x = samples[column];
                 if (column + COLUMNS < left) value.y = samples[column + COLUMNS];
-                value = value * chirp[place];
+                value = turned(value, chirp, place);
             }
             return value;
         },
@@ -104,8 +129,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int k = axis.first + (from < axis.frequencies ? from : from - axis.frequencies);
         const int negative = k == 0 ? 0 : axis.samples - k;
         const REAL factor = factors[k] / 2;
-        const Complex a = chirp[k] * columns[k * COLUMNS + column];
-        const Complex b = conjugate(chirp[negative] * columns[negative * COLUMNS + column]);
+        const Complex a = turned(columns[index_of(k) * COLUMNS + column], chirp, k);
+        const Complex b = conjugate(turned(columns[index_of(negative) * COLUMNS + column], chirp, negative));
         const Complex sum = a + b, difference = a - b;
         Complex* const to = target + row * target_row + column;
         if (column < left) to[0] = {factor * sum.x, factor * sum.y};
@@ -126,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     source += blockIdx.y * axis.frequencies * source_row + begin;
     target += blockIdx.y * axis.extent * target_row + begin;
     const int left = int(after - begin < 2 * COLUMNS ? after - begin : 2 * COLUMNS);
-    // The transform of the conjugate is the conjugate of the backward transform, so that both use the same chirp.
+    // The transform of the conjugate is the conjugate of the backward transform, so that both use the same steps.
     for (int task = threadIdx.x; task < (axis.samples / 2 + 1) * COLUMNS; task += blockDim.x) {
         const int k = task / COLUMNS, column = task % COLUMNS;
         Complex one = {0, 0}, other = {0, 0};
@@ -138,21 +163,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (column < left) one = {real * values[0].x, imaginary * values[0].y};
             if (column + COLUMNS < left) other = {real * values[COLUMNS].x, imaginary * values[COLUMNS].y};
         }
-        columns[k * COLUMNS + column] = Complex{one.x - other.y, -one.y - other.x} * chirp[k];
+        columns[k * COLUMNS + column] = turned({one.x - other.y, -one.y - other.x}, chirp, k);
         if (k > 0 && 2 * k < axis.samples) {
             const int negative = axis.samples - k;
-            columns[negative * COLUMNS + column] = Complex{one.x + other.y, one.y - other.x} * chirp[negative];
+            columns[negative * COLUMNS + column] = turned({one.x + other.y, one.y - other.x}, chirp, negative);
         }
     }
     __syncthreads();
-    convolve(
+    transform(
         columns, roots, spectrum,
         [&](int place, int column) {
             return place < axis.samples ? columns[place * COLUMNS + column] : Complex{0, 0};
         },
-        [&](int place, int column, Complex value) {
+        [&](int index, int column, Complex value) {
+            const int place = found(index);
             if (place >= common) return;
-            value = value * chirp[place];
+            value = turned(value, chirp, place);
             const int row = place + axis.shift;
             REAL* const to = target + (row < axis.extent ? row : row - axis.extent) * target_row + column;
             if (column < left) to[0] = value.x;

@@ -96,7 +96,7 @@ def find_product(
     """Return the product that maps spectra in the layout `spectra` to products in the layout `products`. Collective.
 
     Both layouts are split by frequency. Returns ``None`` unless GPUs of one host can write to each other's memory, the
-    products are large, and the kernel of :mod:`collops.operators.fourier.chirp` supports the parts of all ranks.
+    products are large, and the kernel of :mod:`collops.operators.fourier.real` supports the parts of all ranks.
     """
     ranks, (frequencies, rows, columns) = range(comm.size), products.shape
     shares = Layout.split(spectra.shape, comm.size, 1)

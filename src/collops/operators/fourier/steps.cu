@@ -134,3 +134,42 @@ __device__ inline void step(const Complex* __restrict__ roots, Load load, Store 
             store(first + k * apart, column, UNDONE ? values[k] : turned(values[k], k));
     }
 }
+
+// STEPS has two decimal digits for each radix of a transform of SPAN elements, the first step in the last ones.
+
+// Returns the frequency at an index after all steps.
+template <int SPAN, Long STEPS>
+__device__ inline int frequency(int place)
+{
+    constexpr int radix = STEPS % 100, apart = SPAN / radix;
+    if constexpr (STEPS < 100)
+        return place;
+    else
+        return place / apart + radix * frequency<apart, STEPS / 100>(place % apart);
+}
+
+// Returns the index of a frequency after all steps.
+template <int SPAN, Long STEPS>
+__device__ inline int place_of(int frequency)
+{
+    constexpr int radix = STEPS % 100, apart = SPAN / radix;
+    if constexpr (STEPS < 100)
+        return frequency;
+    else
+        return frequency % radix * apart + place_of<apart, STEPS / 100>(frequency / radix);
+}
+
+// All steps of a transform: the first one loads, those between use the shared memory, and the last one stores.
+template <bool BACK, int SPAN, Long STEPS, class Load, class Inner, class Store>
+__device__ inline void steps(Complex* shared, const Complex* __restrict__ roots, Load load, Inner inner, Store store)
+{
+    constexpr int radix = STEPS % 100;
+    if constexpr (STEPS < 100) {
+        step<radix, SPAN, BACK, false>(roots, load, store);
+    } else {
+        step<radix, SPAN, BACK, false>(
+            roots, load, [&](int place, int column, Complex value) { shared[place * COLUMNS + column] = value; });
+        __syncthreads();
+        steps<BACK, SPAN / radix, STEPS / 100>(shared, roots, inner, inner, store);
+    }
+}

@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from collops.backend import Engine, LocalArray
-from collops.operators.fourier.chirp import Axis, Chirp, chirp_length
 from collops.operators.fourier.engines import Workspace, scaling
+from collops.operators.fourier.real import Axis, RealTransform, real_plan
 
 __all__ = ["AxisTransform", "matrix_is_faster"]
 
@@ -65,7 +65,7 @@ class AxisTransform:
         self.in_place = not real and self._before.identity and self._after.identity
         self._weights: dict[tuple[bool, int, np.dtype, Engine], LocalArray] = {}
         self._matrices: dict[np.dtype, np.ndarray] = {}
-        self._chirps: dict[np.dtype, Chirp] = {}
+        self._kernels: dict[np.dtype, RealTransform] = {}
 
     def part(self, first: int, kept: int) -> AxisTransform | None:
         """Return this transform restricted to some of its frequencies; ``None`` if that saves nothing."""
@@ -90,8 +90,8 @@ class AxisTransform:
         """Return the transform of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied(source, target, workspace)
-        if (chirp := self._chirp(source, target, workspace)) is not None:
-            return chirp(source, target, self.axis, back=False)
+        if (kernel := self._kernel(source, target, workspace)) is not None:
+            return kernel(source, target, self.axis, back=False)
         engine, transforms = workspace.engine, workspace.transforms
         work = target
         if self.count < self._bins or not self._after.identity:
@@ -113,8 +113,8 @@ class AxisTransform:
         """Return the adjoint of `source`, in `target` unless it is ``None``."""
         if self._by_matrix(source, target, workspace):
             return self._multiplied_by_adjoint(source, target, workspace)
-        if (chirp := self._chirp(source, target, workspace)) is not None:
-            return chirp(source, target, self.axis, back=True)
+        if (kernel := self._kernel(source, target, workspace)) is not None:
+            return kernel(source, target, self.axis, back=True)
         engine, transforms = workspace.engine, workspace.transforms
         result = target
         if not self._before.identity:
@@ -168,22 +168,23 @@ class AxisTransform:
 
         The result is the same on all ranks.
         """
-        return self.real and chirp_length(self._length, 1, count) is not None
+        return self.real and real_plan(self._length, 1, count) is not None
 
-    def _chirp(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> Chirp | None:
+    def _kernel(self, source: LocalArray, target: LocalArray, workspace: Workspace) -> RealTransform | None:
         """Return the kernel that transforms such arrays in one pass; ``None`` if it does not support them."""
-        if not (workspace.chirps and self.real):
+        if not (workspace.real_kernels and self.real):
             return None
         before, after = math.prod(source.shape[: self.axis]), math.prod(source.shape[self.axis + 1 :])
-        length = chirp_length(self._length, before, after)
-        if length is None or any(array.data.ptr % array.itemsize for array in (source, target)):
+        plan = real_plan(self._length, before, after)
+        if plan is None or any(array.data.ptr % array.itemsize for array in (source, target)):
             return None
-        chirp = self._chirps.get(workspace.real)
-        if chirp is None:
+        kernel = self._kernels.get(workspace.real)
+        if kernel is None:
             axis = Axis(self.extent, self._before.shift, self._length, self._first, self.count, self._after.shift)
             factors = scaling(self._length, self.norm) * self._factors(_ROOT)
-            chirp = self._chirps[workspace.real] = Chirp(axis, length, factors.astype(workspace.real), workspace.engine)
-        return chirp
+            kernel = RealTransform(axis, plan, factors.astype(workspace.real), workspace.engine)
+            self._kernels[workspace.real] = kernel
+        return kernel
 
     # Short real transforms on hosts, by a product with a matrix
 

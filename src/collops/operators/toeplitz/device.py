@@ -17,6 +17,7 @@ from collops.operators.toeplitz.spectra import Spectra
 _STORED = {"float64": "double", "float32": "float", "float16": "Half", "bfloat16": "Bfloat"}
 _LANES, _SLICES = 32, 8  # as in toeplitz.cu
 _THREADS = _LANES * _SLICES
+_ROWS = 2  # of matrices in half precision that a group of lanes multiplies together
 _LOAD_BYTES = 16
 _BLOCK = 1 << 24  # complex elements widened at once for several vectors: many enough for a call of cuBLAS
 _MAX_BLOCKS = (1 << 31) - 1
@@ -39,12 +40,14 @@ class DeviceBatch:
         width = _LOAD_BYTES // (2 * spectra.parts.itemsize)
         while columns % width:
             width //= 2
+        together = _ROWS if spectra.parts.itemsize == 2 else 1
         self._options = (
             f"-DSTORED={_STORED[spectra.stored]}",
             f"-DREAL={'double' if real_of(spectra.accumulated).itemsize == 8 else 'float'}",
             f"-DWIDTH={width}",
+            f"-DROWS={together}",
         )
-        self._blocks = count * -(-rows // _SLICES), count * -(-columns // (width * _LANES))
+        self._blocks = count * -(-rows // (_SLICES * together)), count * -(-columns // (width * _LANES))
         if max(self._blocks) > _MAX_BLOCKS:
             raise LayoutError(f"matrices of {rows} x {columns} for {count} frequencies need too many blocks of threads")
 

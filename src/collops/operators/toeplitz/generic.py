@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,9 @@ class WidenedBatch:
         count, rows, columns, _ = spectra.parts.shape
         height = min(count, max(1, block // max(1, rows * columns)))
         self._blocks = [slice(begin, min(count, begin + height)) for begin in range(0, count, height)]
-        self._wide = self._engine.xp.empty((height, rows, columns), spectra.accumulated)
-        sizes = {some.stop - some.start for some in self._blocks}
-        self._batched = {size: forms_for(self._engine).batched(self._wide[:size], False, True) for size in sizes}
+        self._shape = height, rows, columns
+        self._memory: dict[int, tuple[LocalArray, dict[int, Any]]] = {}  # by thread
+        self._new_memory()
 
     def forward(self, x: LocalArray, out: LocalArray) -> LocalArray:
         """Fill `out`, (batch, rows, n), with the products with `x`, (batch, columns, n)."""
@@ -65,11 +66,19 @@ class WidenedBatch:
 
     def _matrices(self) -> Iterator[tuple[slice, Any]]:
         parts = self._spectra.parts
-        values = self._wide.view(real_of(self._spectra.accumulated)).reshape(len(self._wide), *parts.shape[1:])
+        wide, batched = self._memory.get(get_ident()) or self._new_memory()
+        values = wide.view(real_of(self._spectra.accumulated)).reshape(len(wide), *parts.shape[1:])
         for some in self._blocks:
             size = some.stop - some.start
             self._widen(parts[some], values[:size])
-            yield some, self._batched[size]
+            yield some, batched[size]
+
+    def _new_memory(self) -> tuple[LocalArray, dict[int, Any]]:
+        """Return new memory for widened matrices of this thread, and their products by the number of matrices."""
+        wide = self._engine.xp.empty(self._shape, self._spectra.accumulated)
+        sizes = {some.stop - some.start for some in self._blocks}
+        batched = {size: forms_for(self._engine).batched(wide[:size], False, True) for size in sizes}
+        return self._memory.setdefault(get_ident(), (wide, batched))
 
     def _convert(self, parts: LocalArray, out: LocalArray) -> None:
         stored, xp = self._spectra.stored, self._engine.xp

@@ -2,15 +2,16 @@
 // memory. The matrices are in C order, as pairs of real and imaginary parts.
 //
 // The compiler's options define STORED, the type of the parts (float, double, Half or Bfloat), REAL, the type of vectors
-// and sums, and WIDTH, the number of elements that a thread loads at once.
+// and sums, WIDTH, the number of elements that a thread loads at once, and ROWS: in narrow types, several rows share the
+// loads of a vector, which would limit the speed.
 //
-// Forward: LANES threads compute an element, and a block of threads SLICES elements of one frequency. Adjoint: a block
+// Forward: LANES threads compute ROWS elements, and a block SLICES times as many of one frequency. Adjoint: a block
 // computes a strip of LANES * WIDTH elements of one frequency, to which each of SLICES groups of threads adds some rows.
 
-// compile-with: -DSTORED=float -DREAL=float -DWIDTH=2
-// compile-with: -DSTORED=double -DREAL=double -DWIDTH=1
-// compile-with: -DSTORED=Half -DREAL=float -DWIDTH=4
-// compile-with: -DSTORED=Bfloat -DREAL=double -DWIDTH=1
+// compile-with: -DSTORED=float -DREAL=float -DWIDTH=2 -DROWS=1
+// compile-with: -DSTORED=double -DREAL=double -DWIDTH=1 -DROWS=1
+// compile-with: -DSTORED=Half -DREAL=float -DWIDTH=4 -DROWS=2
+// compile-with: -DSTORED=Bfloat -DREAL=double -DWIDTH=1 -DROWS=2
 
 struct Half { unsigned short bits; };
 struct Bfloat { unsigned short bits; };
@@ -33,51 +34,72 @@ struct alignas(sizeof(REAL) * 2) Complex {
     REAL re, im;
 };
 
+// As many elements of a vector as a Pack has of a matrix, loaded by as few instructions as possible.
+struct alignas(sizeof(Complex) * WIDTH < 16 ? sizeof(Complex) * WIDTH : 16) Factors {
+    Complex value[WIDTH];
+};
+
 constexpr int LANES = 32;
 constexpr int SLICES = 8;
 constexpr int BATCH = 4;  // loads that a thread issues before it uses them, so that their latencies overlap
 
 extern "C" __global__ void __launch_bounds__(LANES * SLICES)
-    forward(const Pack* __restrict__ matrices, const Complex* __restrict__ x, Complex* __restrict__ y, long long rows,
+    forward(const Pack* __restrict__ matrices, const Factors* __restrict__ x, Complex* __restrict__ y, long long rows,
             long long columns)
 {
     __shared__ Complex shared[SLICES][LANES];
     const int lane = threadIdx.x % LANES, slice = threadIdx.x / LANES;
-    const long long groups = (rows + SLICES - 1) / SLICES;
-    const long long frequency = blockIdx.x / groups, row = blockIdx.x % groups * SLICES + slice;
+    const long long groups = (rows + SLICES * ROWS - 1) / (SLICES * ROWS);
+    const long long frequency = blockIdx.x / groups, row = (blockIdx.x % groups * SLICES + slice) * ROWS;
     const long long packs = columns / WIDTH;  // the host chose a WIDTH that divides
-    const Pack* line = matrices + (frequency * rows + (row < rows ? row : rows - 1)) * packs;
-    const Complex* vector = x + frequency * columns;
-    Complex sum{};
-    auto add = [&](const Pack& part, long long pack) {
+    const Pack* line[ROWS];
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) line[r] = matrices + (frequency * rows + min(row + r, rows - 1)) * packs;
+    const Factors* vector = x + frequency * packs;
+    Complex sum[ROWS] = {};
+    auto add = [&](const Pack (&part)[ROWS], const Factors& factors) {
         #pragma unroll
-        for (int v = 0; v < WIDTH; ++v) {
-            const Complex factor = vector[pack * WIDTH + v];
-            const REAL re = widened(part.value[2 * v]), im = widened(part.value[2 * v + 1]);
-            sum.re += re * factor.re - im * factor.im;
-            sum.im += re * factor.im + im * factor.re;
+        for (int r = 0; r < ROWS; ++r) {
+            #pragma unroll
+            for (int v = 0; v < WIDTH; ++v) {
+                const Complex factor = factors.value[v];
+                const REAL re = widened(part[r].value[2 * v]), im = widened(part[r].value[2 * v + 1]);
+                sum[r].re += re * factor.re - im * factor.im;
+                sum[r].im += re * factor.im + im * factor.re;
+            }
         }
+    };
+    auto load = [&](Pack (&part)[ROWS], long long pack) {
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) part[r] = line[r][pack];
     };
     long long pack = lane;
     for (; pack + (BATCH - 1) * LANES < packs; pack += BATCH * LANES) {
-        Pack part[BATCH];
+        Pack part[BATCH][ROWS];
         #pragma unroll
-        for (int b = 0; b < BATCH; ++b) part[b] = line[pack + b * LANES];
+        for (int b = 0; b < BATCH; ++b) load(part[b], pack + b * LANES);
         #pragma unroll
-        for (int b = 0; b < BATCH; ++b) add(part[b], pack + b * LANES);
+        for (int b = 0; b < BATCH; ++b) add(part[b], vector[pack + b * LANES]);
     }
-    for (; pack < packs; pack += LANES) add(line[pack], pack);
+    for (; pack < packs; pack += LANES) {
+        Pack part[ROWS];
+        load(part, pack);
+        add(part, vector[pack]);
+    }
     // Through shared memory, not by shuffles, whose width differs between vendors.
-    shared[slice][lane] = sum;
-    __syncthreads();
-    for (int half = LANES / 2; half > 0; half /= 2) {
-        if (lane < half) {
-            shared[slice][lane].re += shared[slice][lane + half].re;
-            shared[slice][lane].im += shared[slice][lane + half].im;
-        }
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        shared[slice][lane] = sum[r];
         __syncthreads();
+        for (int half = LANES / 2; half > 0; half /= 2) {
+            if (lane < half) {
+                shared[slice][lane].re += shared[slice][lane + half].re;
+                shared[slice][lane].im += shared[slice][lane + half].im;
+            }
+            __syncthreads();
+        }
+        if (lane == 0 && row + r < rows) y[frequency * rows + row + r] = shared[slice][0];
     }
-    if (lane == 0 && row < rows) y[frequency * rows + row] = shared[slice][0];
 }
 
 extern "C" __global__ void __launch_bounds__(LANES * SLICES)

@@ -104,7 +104,8 @@ def _intervals(file: SegyFile, headers: Mapping[str, np.ndarray]) -> dict[str, t
         "bytes 117 to 118 of the trace headers": headers["TRACE_SAMPLE_INTERVAL"] % 0x10000,
         "bytes 3217 to 3218 of the binary header": np.array([file.binary().get(INTERVAL, 0) % 0x10000]),
     }
-    return {header: (float(numbers.min()), float(numbers.max())) for header, numbers in values.items() if numbers.any()}
+    filled = {header: numbers[numbers != 0] for header, numbers in values.items() if numbers.any()}
+    return {header: (float(numbers.min()), float(numbers.max())) for header, numbers in filled.items()}
 
 
 def unused_times(file: SegyFile, headers: Mapping[str, np.ndarray], used: Sequence[str] = ()) -> list[str]:

@@ -48,6 +48,11 @@ class TileHalos:
         ]
         self._plan = ExchangePlan(comm, sends, receives, travels=moves.travels)
 
+    @property
+    def recordable(self) -> bool:
+        """Whether a CUDA graph can record the exchange of arrays on a device: messages of NCCL, not of MPI."""
+        return self._plan.comm.device_transport == "nccl"
+
     def __call__(self, field: LocalArray) -> LocalArray:
         """Return a field with its halo filled, in place unless it is an array of JAX. Collective: one exchange."""
         return self._plan(field, field)

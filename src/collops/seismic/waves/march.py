@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,6 @@ class March:
         self._xp: Any = engine_of(c).xp
         self._shape = (*steps.fields, *tile.shape)
         self._wavefield = (*self.parts, *steps.fields, *tile.inner)
-        self._column = steps.column(c).reshape(*steps.fields, -1)
         self._reversal: Reversal | None = None  # keeps its memory from shot to shot
 
     def model(self, shot: Shot, traces: np.ndarray) -> None:
@@ -187,6 +187,10 @@ class March:
     def _add_residual(self, shot: Shot, adjoint: Fields, traces: np.ndarray, n: int) -> None:
         """Add the residual of the step after n to the field that later residuals cause."""
         self._add(adjoint.now, shot.receiver_points, shot.spread @ traces[:, n + 1])
+
+    @cached_property
+    def _column(self) -> np.ndarray:
+        return self._steps.column(self._c).reshape(*self._steps.fields, -1)
 
     def _add(self, field: np.ndarray, points: np.ndarray, values: np.ndarray) -> None:
         """Add values on the last field, multiplied by c, to fields with halo at points of the tile."""

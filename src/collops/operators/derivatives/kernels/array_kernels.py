@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
+from threading import get_ident
 from typing import NamedTuple, TypeAlias
 
 from collops.array.fused import LocalPairs
@@ -67,9 +68,9 @@ class ArrayKernel:
             inner = [step for block in _blocks(shape, elements) for step in self._inner_steps(terms, block)]
             rest_steps = [step for number, term in enumerate(terms) for step in self._rest_steps(number, term, shape)]
         self._steps = {"inner": inner, "rest": rest_steps, "whole": inner + rest_steps}
-        extra = [step.shape for step in inner + rest_steps if len(step.pairs) > step.fresh]
-        memory = self._xp.empty(max(map(math.prod, extra), default=0), dtype)
-        self._scratch = {key: memory[: math.prod(key)].reshape(key) for key in set(extra)}
+        self._dtype = dtype
+        self._extra = {step.shape for step in inner + rest_steps if len(step.pairs) > step.fresh}
+        self._scratch: dict[int, dict[tuple[int, ...], LocalArray]] = {}  # by thread
 
     def run(
         self,
@@ -85,13 +86,14 @@ class ArrayKernel:
         """
         if squares is not None and part != "rest":
             squares += [(target, target) for target in targets]
+        scratch = self._scratch.get(get_ident()) or self._new_scratch()
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply
         for term, box, shape, pairs, fresh in self._steps[part]:
             source, target = sources[self._sources[term]], targets[self._targets[term]][box]
             if not pairs:
                 target[...] = 0
             for factor, first, second, minus in pairs:
-                into = target if fresh else self._scratch[shape]
+                into = target if fresh else scratch[shape]
                 view = (source if first.face is None else first.face.view(landing))[first.box]
                 if second is None:
                     multiply(view, factor, out=into)
@@ -104,6 +106,12 @@ class ArrayKernel:
                     add(target, into, out=target)
                 fresh = False
         return targets
+
+    def _new_scratch(self) -> dict[tuple[int, ...], LocalArray]:
+        """Return new memory for products of this thread, by their shape."""
+        memory = self._xp.empty(max(map(math.prod, self._extra), default=0), self._dtype)
+        scratch = {shape: memory[: math.prod(shape)].reshape(shape) for shape in self._extra}
+        return self._scratch.setdefault(get_ident(), scratch)
 
     def _inner_steps(self, terms: Sequence[Term], block: Box) -> Iterator[_Step]:
         """Yield the products of one block outside faces and special rows."""

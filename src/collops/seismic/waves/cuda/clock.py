@@ -9,6 +9,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
+from collops.profile import messages
 from collops.seismic.graphs import recorded, side_streams
 from collops.seismic.waves.cuda.storage import download, empty_on_host, upload
 
@@ -112,7 +113,8 @@ class Clock:
                 step((turn + number) % 2, direction * number, sides)
 
         since = count
-        if self._recordable and count > 2 * _RECORDED:
+        # Messages are counted where they are sent from the host.
+        if self._recordable and not messages.active and count > 2 * _RECORDED:
             # While the device computes these, the others are recorded.
             eager = count % _RECORDED + _RECORDED
             several(turn, eager, ())

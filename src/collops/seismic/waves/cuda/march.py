@@ -18,6 +18,7 @@ from collops.seismic.waves.cuda.media_march import on_device
 from collops.seismic.waves.cuda.steps import Arguments, CudaSteps
 from collops.seismic.waves.cuda.storage import CudaStorage
 from collops.seismic.waves.grid import Slab, Tile
+from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.march import March as HostMarch
 from collops.seismic.waves.media.medium import Medium
 from collops.seismic.waves.shot import Shot
@@ -48,7 +49,7 @@ class March:
         steps: CudaSteps,
         memory: int,
         c: LocalArray,
-        fill: Callable[[LocalArray], None] | None,
+        fill: TileHalos | None,
         storage: Storage,
     ) -> None:
         self._tile, self._steps, self._c, self._fill = tile, steps, c, fill
@@ -57,7 +58,7 @@ class March:
         a, b = (self._xp.asarray(values) for values in (steps.a, steps.b))
         self._shared = {"a": a, "b": b, "c": c, "clock": self._xp.zeros(2, np.int32)}
         tick = partial(steps.tick, steps.arguments(**self._shared))
-        self._clock = Clock(self._shared["clock"], tick, fill is None)
+        self._clock = Clock(self._shared["clock"], tick, fill is None or fill.recordable)
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(storage)
 

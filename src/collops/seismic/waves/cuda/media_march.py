@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from collops.extend.arrays import LocalArray
+from collops.seismic.graphs import side_by_side
 from collops.seismic.waves.cuda.clock import Clock, State
 from collops.seismic.waves.cuda.media_kernels import Wavefield
 from collops.seismic.waves.cuda.storage import CudaStorage
@@ -36,11 +37,15 @@ class DeviceLoops(March):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        recordable = arguments[4] is None  # without an exchange of halos
+        halos = arguments[4]
         time, several = self._xp.zeros(2, np.int32), self._steps.kernels.several
-        self._clock = Clock(time, lambda by: several("tick", ahead=by, clock=time, count=1), recordable)
+        self._clock = Clock(
+            time, lambda by: several("tick", ahead=by, clock=time, count=1), halos is None or halos.recordable
+        )
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(self._storage)
+        self._sides: Sequence[Any] = ()  # streams for work beside a step, of steps that are recorded
+        self._beside: Callable[[], None] | None = None
 
     def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray) -> None:
         """Add to `image` what :meth:`March.migrate` does."""
@@ -105,7 +110,9 @@ class DeviceLoops(March):
         def turned(turn: int, ahead: int, sides: Sequence[Any]) -> None:
             for state in states:
                 state.turn = turn
+            self._sides = sides
             step(ahead)
+            self._sides = ()
 
         first, base = first - self.lead, base - self.lead
         return self._clock.run(turned, states, first, count, graphs, name, direction=direction, base=base)
@@ -126,7 +133,20 @@ class DeviceLoops(March):
 
     def _record(self, fields: Any, shot: Any, traces: LocalArray, n: int) -> None:
         self._fill(fields.now)
-        self._launch("record", shot.receivers, n, u=fields.now, traces=traces, samples=traces.shape[1])
+        values = {"u": fields.now, "traces": traces, "samples": traces.shape[1]}
+        sample = partial(self._launch, "record", shot.receivers, n, **values)
+        if self._sides:
+            self._beside = sample
+        else:
+            sample()
+
+    def _advance(self, shot: Any, fields: Any, n: int, w: Any = None) -> None:
+        advance = partial(super()._advance, shot, fields, n, w)
+        if self._beside is None:
+            return advance()
+        # Receivers are sampled meanwhile: few threads read many numbers one after the other.
+        sample, self._beside = self._beside, None
+        side_by_side(advance, [sample], self._sides[:1])
 
     def _add_source(self, shot: Any, field: LocalArray, n: int) -> None:
         self._launch("add_source", shot.source, n, before=field[(..., *self._tile.box)], c=self._c)

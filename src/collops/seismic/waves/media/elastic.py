@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import RADIUS, Grid, Slab, Tile
 from collops.seismic.waves.media.medium import grid_values
@@ -54,7 +55,6 @@ class Elastic(VariableDensity):
     """
 
     name = "elastic waves"
-    on_devices = False
     vanishes_at_surface = False
     requirement = ", and at least the square root of 2 times the shear velocity: Poisson's ratio must not be negative"
 
@@ -95,7 +95,8 @@ class Elastic(VariableDensity):
 
     def admits(self, velocity: LocalArray) -> bool:
         """Return whether Poisson's ratio is positive or 0 everywhere."""
-        return bool((velocity**2 >= (2 - 1e-9) * self._shear_square).all())
+        least = engine_of(velocity).xp.asarray((2 - 1e-9) * self._shear_square)
+        return bool((velocity * velocity >= least).all())
 
     def check_stations(self, geometry: Geometry) -> None:
         """Raise InputError unless all stations are of pressure, and near a solid's free surface at depths of points."""
@@ -117,18 +118,29 @@ class Elastic(VariableDensity):
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the coefficients C for the squared velocity on the tile, for a time step of 1 s."""
+        xp = engine_of(square).xp
         constant, bulk, of_surface = (
-            x.astype(square.dtype, copy=False) for x in (self._constant, self._bulk, self._of_surface)
+            xp.asarray(x.astype(square.dtype, copy=False)) for x in (self._constant, self._bulk, self._of_surface)
         )
-        return constant + bulk * square + of_surface / square
+        fields = [*constant[:-1], constant[-1] + bulk * square]
+        for number, divided in zip((-2, -1), of_surface, strict=False):
+            top = fields[number][..., :1] + divided / square[..., :1]
+            fields[number] = xp.concatenate([top, fields[number][..., 1:]], axis=-1)
+        return xp.stack(fields)
 
     def slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients with respect to the velocity."""
-        return 2 * velocity * (self._bulk - self._of_surface / velocity**4)
+        xp = engine_of(velocity).xp
+        slope = xp.zeros((*self.fields, *self.tile.inner))
+        slope[-1] = 2 * velocity * xp.asarray(self._bulk)
+        top = velocity[..., :1]
+        for number, divided in zip((-2, -1), xp.asarray(self._of_surface), strict=False):
+            slope[number, ..., :1] = -2 * divided / (top * top * top)
+        return slope
 
     def relative_slope(self, velocity: LocalArray) -> LocalArray:
         """Return the derivative of the coefficients that depend on the velocity, divided by them."""
-        smaller, square = self._factor * self._shear_square, velocity**2
+        smaller, square = engine_of(velocity).xp.asarray(self._factor * self._shear_square), velocity * velocity
         changing = square.copy()
         if self.tile.surface:
             changing[..., 0] = smaller[..., 0]
@@ -142,6 +154,12 @@ class Elastic(VariableDensity):
             from collops.seismic.waves.steps.elastic import ElasticSteps
         return ElasticSteps(self.tile, slabs, dtype, threads, self.buoyancy)
 
+    def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
+        """Return the steps of a device, of which `xp` is the module of arrays."""
+        from collops.seismic.waves.cuda.elastic_steps import CudaElasticSteps
+
+        return CudaElasticSteps(self.tile, slabs, dtype, xp, self.buoyancy)
+
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""
         from collops.seismic.waves.steps.jax_laplacians import TracedElasticSteps
@@ -150,21 +168,21 @@ class Elastic(VariableDensity):
 
     @property
     def _bulk(self) -> np.ndarray:
-        """The factors of the squared velocity in the coefficients: the density, of the last field."""
-        factors = np.zeros((*self.fields, *self.tile.inner))
-        factors[-1] = self.density
+        """The factors of the squared velocity in the coefficients of the last field: the density."""
+        factors = self.density.copy()
         if self.tile.surface:
-            factors[-1, ..., 0] = 0
+            factors[..., 0] = 0
         return factors
 
     def _moduli(self, means: dict[_Pair, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Return the parts of the coefficients that do not depend on the velocity, and that are divided by its square.
 
-        The `means` of moduli extend half a stencil and one point beyond the tile.
+        The latter are of the last two fields at a free surface. The `means` of moduli extend half a stencil and one
+        point beyond the tile.
         """
         tile, n = self.tile, len(self.tile.axes)
         first, modulus = tile.grid.order // 2 + 1, self.density * self._shear_square
-        constant, divided = np.zeros((2, *self.fields, *tile.inner))
+        constant, divided = np.zeros((*self.fields, *tile.inner)), []
         for field, values in zip(constant, means.values(), strict=False):
             field[...] = _part(values, tile.axes, [(first, m) for m in tile.inner])
         constant[-n:-1], constant[-1] = modulus, -self._factor * modulus
@@ -173,8 +191,8 @@ class Elastic(VariableDensity):
                 field[..., 0] *= 1 if a != c == 2 else 2
             for number, factor in ((-2, 2 * n), (-1, 4)):
                 constant[number, ..., 0] = factor * modulus[..., 0]
-                divided[number, ..., 0] = -self._factor * (constant[number] * self._shear_square)[..., 0]
-        return constant, divided
+                divided.append(-self._factor * (constant[number] * self._shear_square)[..., :1])
+        return constant, np.array(divided)
 
     def _elastic_wavenumber(
         self, density: np.ndarray, modulus: np.ndarray, means: dict[_Pair, np.ndarray], smallest: float

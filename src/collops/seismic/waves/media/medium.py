@@ -105,7 +105,7 @@ class Medium:
 
     def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
         """Return the steps of a device, of which `xp` is the module of arrays."""
-        if self.tile.grid.time_order == 2:
+        if self.tile.grid.time_order == 2 and not self.memory(self.tile):
             from collops.seismic.waves.cuda.steps import CudaSteps
 
             return CudaSteps(self.tile, slabs, dtype)

@@ -13,6 +13,7 @@ from scipy.signal import lfilter
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.media.medium import Medium, grid_values
 from collops.seismic.waves.media.relaxation import Mechanisms
@@ -57,7 +58,6 @@ class Viscoacoustic(Medium):
     """
 
     name = "attenuation"
-    on_devices = False
 
     def __init__(self, tile: Tile, quality_factor: ArrayLike, mechanisms: Mechanisms, **parameters: ArrayLike) -> None:
         super().__init__(tile, **parameters)
@@ -74,7 +74,8 @@ class Viscoacoustic(Medium):
 
     def coefficients(self, square: LocalArray) -> LocalArray:
         """Return the coefficients for the squared velocity on the tile."""
-        return self._first.astype(square.dtype, copy=False) * super().coefficients(square)
+        first = engine_of(square).xp.asarray(self._first.astype(square.dtype, copy=False))
+        return first * super().coefficients(square)
 
     def shot(self, shot: Shot) -> Shot:
         """Return a shot whose source is filtered in time."""
@@ -92,6 +93,13 @@ class Viscoacoustic(Medium):
             from collops.seismic.waves.steps.relaxation import RelaxationSteps
         steps = super().host_steps(compiled, slabs, dtype, threads)
         return RelaxationSteps(self.tile, slabs, dtype, threads, steps, self._decays, self._gains)
+
+    def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
+        """Return the steps of a device, of which `xp` is the module of arrays."""
+        from collops.seismic.waves.cuda.media_steps import CudaRelaxationSteps
+
+        steps = super().device_steps(slabs, dtype, xp)
+        return CudaRelaxationSteps(self.tile, slabs, dtype, xp, steps, self._decays, self._gains)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""

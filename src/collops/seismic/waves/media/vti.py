@@ -91,11 +91,9 @@ class VTI(Medium):
 
     def device_steps(self, slabs: Sequence[Slab], dtype: np.dtype, xp: Any) -> Any:
         """Return the steps of a device, of which `xp` is the module of arrays."""
-        from collops.seismic.waves.cuda.media_steps import CudaLaplacianSteps, CudaVTISteps
+        from collops.seismic.waves.cuda.media_steps import CudaVTISteps
 
-        arguments = self.tile, slabs, dtype, xp
-        parts = (CudaLaplacianSteps(*arguments, axes, CudaVTISteps.matrix) for axes in self._axes)
-        return CudaVTISteps(self.tile, dtype, xp, *parts)
+        return CudaVTISteps(self.tile, slabs, dtype, xp)
 
     def traced_steps(self, slabs: Sequence[Slab], dtype: np.dtype) -> Any:
         """Return the steps of JAX."""

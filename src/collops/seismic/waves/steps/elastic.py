@@ -291,12 +291,15 @@ def normal_stresses(ndim: int) -> np.ndarray:
 
 
 def layer_elements(tile: Tile, slabs: Sequence[Slab]) -> int:
-    """Return the elements that the memory variables of a derivative take at most, for all layers and components."""
+    """Return the elements that the memory variables of a derivative take at most, for all layers and components.
+
+    They are a multiple of 4: on devices they are loaded as vectors.
+    """
     width, order, total = tile.grid.layers.width, tile.grid.order, 0
     for slab in slabs:
         extents = (n + order * (d in tile.axes) for d, n in enumerate(tile.inner) if d != slab.axis)
         total += len(tile.axes) * (width + 1) * math.prod(extents)
-    return total
+    return -(-total // 4) * 4
 
 
 def _combination(weights: np.ndarray, fields: Sequence[LocalArray]) -> LocalArray:

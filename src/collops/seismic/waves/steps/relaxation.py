@@ -113,5 +113,5 @@ class RelaxationSteps(HostSteps):
     def _parts(self, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the memory variables of the layers, and of the mechanisms, as views."""
         flat, shape = memory.reshape(-1), (len(self._decays), *self.fields, *self._tile.shape)
-        layers, rest = np.split(flat, [2 * self._elements])
+        layers, rest = flat[: 2 * self._elements], flat[2 * self._elements :]
         return layers.reshape(2, self._elements), rest[: math.prod(shape)].reshape(shape)
