@@ -133,9 +133,11 @@ class Modelling:
         if not self.medium.on_devices:
             check_host(model, f"with {self.medium.name} the model")
         xp = model.engine.xp
-        velocity = self.tile.extend(xp.asarray(model.local_array, np.float64), xp)
-        invalid = not (bool(xp.isfinite(velocity).all() & (velocity > 0).all()) and self.medium.admits(velocity))
-        facts = np.array([invalid, 0.0 if invalid else float(velocity.max()), self.wavenumber])
+        own = xp.asarray(model.local_array, np.float64)
+        velocity, smallest, largest = self.tile.extend(own, xp), float(own.min()), float(own.max())
+        # Comparisons with NaN are false.
+        invalid = not (smallest > 0 and largest < math.inf and self.medium.admits(velocity))
+        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber])
         invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
         with raised_together():
             if invalid:
@@ -174,8 +176,8 @@ class Modelling:
         return self._scaled(self.medium.slope(velocity))
 
     def _scaled(self, c: LocalArray) -> LocalArray:
-        """Return coefficients times the squared time step, 0 where all fields vanish."""
-        c = c * self.geometry.interval**2
+        """Return new coefficients times the squared time step, in their memory, 0 where all fields vanish."""
+        c *= self.geometry.interval**2
         if self.tile.surface and self.medium.vanishes_at_surface:
             c[..., 0] = 0
         return c
