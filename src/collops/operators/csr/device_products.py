@@ -21,7 +21,7 @@ from collops.operators.csr.row_kernels import launch, launch_with_tables
 # Threads of a row, rows of a block, and places of a row's table: for right matrices with one entry in a row; for short
 # rows of a product, and for some and many terms; for long rows; and for rows with tables in global memory. The threads
 # of a row are at most a quarter of its places, so that a table has places for all that they find at once.
-_SINGLE, _SHORT, _SOME, _MANY = (8, 32, 32), (1, 32, 32), (8, 32, 64), (16, 16, 256)
+_SINGLE, _SHORT, _SOME, _MANY = (2, 64, 32), (4, 32, 32), (8, 32, 64), (16, 8, 256)
 _LONG, _ANY = (32, 1, 2048), (32, 8, 0)
 _MANY_TERMS = 200  # of a row of a product with about 40 entries
 _FEWEST_PLACES = 16
