@@ -80,7 +80,8 @@ def _described(name: str, value: Any, own_module: str, names: set[str], seen: se
         return [f"{name}={value!r}"]
     if module.partition(".")[0] in _UNCHANGED:
         return []
-    function = getattr(value, "py_func", value)  # of a function that Numba compiles
+    # Numba's functions and intrinsics wrap a function of Python.
+    function = value if isinstance(value, FunctionType) else getattr(value, "__wrapped__", value)
     if not isinstance(function, FunctionType) or function in seen:
         return []
     seen.add(function)

@@ -22,6 +22,16 @@ NUMBER = {number}
 def added(x):
     return x + {step}
 """
+GENERATED = """
+from numba.extending import intrinsic
+NUMBER = {number}
+options = "{inline}"
+@intrinsic
+def added(typing, x):
+    def generate(context, builder, signature, arguments):
+        return builder.add(arguments[0], context.get_constant(x, {step}))
+    return x(x), generate
+"""
 CALLER = """
 from collops._numba_cache import cached_njit
 from called_by_numba import NUMBER, added
@@ -54,16 +64,18 @@ def result(x):
 
 
 @pytest.mark.parametrize(
-    "caller", [CALLER, WITHIN, THROUGH], ids=["names", "of a module, in an inner function", "in a helper"]
+    ("caller", "called"),
+    [(CALLER, CALLED), (WITHIN, CALLED), (THROUGH, CALLED), (CALLER, GENERATED)],
+    ids=["names", "of a module, in an inner function", "in a helper", "of an intrinsic"],
 )
-def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller):
+def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller, called):
     """Another text or option of a function that is called, and another constant."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "caller_of_numba.py").write_text(caller)
 
     def run(number, step, inline="never"):
-        (tmp_path / "called_by_numba.py").write_text(CALLED.format(number=number, step=step, inline=inline))
+        (tmp_path / "called_by_numba.py").write_text(called.format(number=number, step=step, inline=inline))
         for name in ("caller_of_numba", "called_by_numba"):
             sys.modules.pop(name, None)
         numba_cache._digest_of_file.cache_clear()  # a process reads a file once

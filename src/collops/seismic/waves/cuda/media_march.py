@@ -47,7 +47,10 @@ class DeviceLoops(March):
         self._sides: Sequence[Any] = ()  # streams for work beside a step, of steps that are recorded
         self._beside: Callable[[], None] | None = None
 
-    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray) -> None:
+    # Devices keep no wavefields from call to call.
+    def migrate(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, shot: Shot, traces: LocalArray, image: LocalArray
+    ) -> None:
         """Add to `image` what :meth:`March.migrate` does."""
         state, adjoint, own = self._at_rest(), self._at_rest(), self._prepared(shot)
         if self._store is None:
