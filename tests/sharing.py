@@ -87,5 +87,5 @@ def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]
         for pair, rooms in TAKEN_IN_TURN.items():
             if name.startswith(rooms) and chosen.issuperset(pair):
                 chosen.discard(pair[zlib.crc32(name.encode()) % 2])
-        alone = 2 not in chosen or not (name.startswith(ABOVE_THE_CORE) or "jax" in name)
+        alone = 2 not in chosen or not name.startswith(ABOVE_THE_CORE)
     return chosen | {1} if alone and 1 in able else chosen

@@ -20,7 +20,7 @@ import numpy as np
 __all__ = ["cached_njit"]
 
 # Packages whose functions Numba replaces by its own, or whose version it notices.
-_UNCHANGED = {"numba", "numpy", *sys.stdlib_module_names}
+_UNCHANGED = {"llvmlite", "numba", "numpy", *sys.stdlib_module_names}
 
 
 def cached_njit(**options: Any) -> Callable[[FunctionType], Any]:
@@ -49,7 +49,7 @@ def _digest(function: FunctionType, options: dict[str, Any]) -> str:
 
 def _used_by(function: FunctionType, own_module: str, seen: set[Any]) -> list[str]:
     """Return texts that change with what a function uses of its module, directly or in the functions that it calls."""
-    names, parts = _names(function.__code__), []
+    names, parts = _names(function.__code__) | _names_below(function), []
     for name in sorted(names):
         parts += _described(name, function.__globals__.get(name), own_module, names, seen)
     return parts
@@ -59,6 +59,20 @@ def _names(code: CodeType) -> set[str]:
     """Return the names that a function and the functions within it use, of variables and attributes."""
     within = [part for part in code.co_consts if isinstance(part, CodeType)]
     return set(code.co_names).union(*map(_names, within))
+
+
+def _names_below(function: FunctionType) -> set[str]:
+    """Return the names that functions of the same file use which this one calls, and which are not defined yet."""
+    spec = getattr(sys.modules.get(function.__module__), "__spec__", None)
+    if spec is None or not hasattr(spec.loader, "get_code"):
+        return set()
+    below = {part.co_name: part for part in spec.loader.get_code(spec.name).co_consts if isinstance(part, CodeType)}
+    found: set[str] = set()
+    new = _names(function.__code__)
+    while new := {name for name in new & below.keys() if name not in function.__globals__}:
+        new = set().union(*(_names(below.pop(name)) for name in new))
+        found |= new
+    return found
 
 
 def _described(name: str, value: Any, own_module: str, names: set[str], seen: set[Any]) -> list[str]:
@@ -77,7 +91,8 @@ def _described(name: str, value: Any, own_module: str, names: set[str], seen: se
         return texts
     module = value.__module__ if hasattr(value, "__qualname__") else None  # the module of a function
     if module is None:
-        return [f"{name}={value!r}"]
+        # By default the text of an object has its address.
+        return [f"{name}={type(value) if type(value).__repr__ is object.__repr__ else value!r}"]
     if module.partition(".")[0] in _UNCHANGED:
         return []
     # Numba's functions and intrinsics wrap a function of Python.

@@ -62,11 +62,22 @@ def result(x):
     return helper(x)
 """
 
+BELOW = """
+from collops._numba_cache import cached_njit
+from called_by_numba import NUMBER, added
+@cached_njit()
+def result(x):
+    return below(x)
+@cached_njit()
+def below(x):
+    return NUMBER * added(x)
+"""
+
 
 @pytest.mark.parametrize(
     ("caller", "called"),
-    [(CALLER, CALLED), (WITHIN, CALLED), (THROUGH, CALLED), (CALLER, GENERATED)],
-    ids=["names", "of a module, in an inner function", "in a helper", "of an intrinsic"],
+    [(CALLER, CALLED), (WITHIN, CALLED), (THROUGH, CALLED), (BELOW, CALLED), (CALLER, GENERATED)],
+    ids=["names", "of a module, in an inner function", "in a helper", "in a function below", "of an intrinsic"],
 )
 def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller, called):
     """Another text or option of a function that is called, and another constant."""
@@ -92,11 +103,17 @@ def test_changes_of_other_files_are_noticed(tmp_path, monkeypatch, caller, calle
 
 
 def test_later_processes_find_it():
-    """The order of a set differs among processes."""
+    """The order of a set differs among processes, and so does the address of an object."""
     program = """
+from llvmlite import ir
+from numba.extending import intrinsic
 from collops._numba_cache import cached_njit
+PLACE = object()
+@intrinsic
+def same(typing, x):
+    return x(x), lambda context, builder, signature, arguments: arguments[0] or ir.Undefined or PLACE
 def doubled(x):
-    return 2 * x
+    return 2 * same(x)
 cached_njit(fastmath={"nnan", "nsz", "reassoc", "contract"})(doubled)
 print(doubled.__qualname__)
 """

@@ -373,7 +373,7 @@ def test_the_mute_follows_the_conversion_to_lines(comm, folder, monkeypatch):
         (fwi, {"bands": "low"}, "--bands must be increasing"),
         (fwi, {"misfit": "magic"}, "--misfit must be one of waveform, envelope, correlation, transport"),
         (fwi, {"depth_power": 5.0}, "--depth-power must be zero or positive, and at most 4"),
-        (fwi, {"whiten": 0.5}, "--whiten must be from 1 to 1000"),
+        (fwi, {"whiten": 1.5}, "--whiten must be 1, or from 2 to 1000"),
         (fwi, {"redraw": 3}, "--redraw is for encoded shots"),
         (fwi, {"encode": 3, "misfit": "envelope"}, "--encode needs --misfit waveform"),
         (fwi, {"encode": 13}, "--encode must be at most 12, the number of shots, not 13"),

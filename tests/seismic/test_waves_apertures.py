@@ -93,6 +93,8 @@ def test_shots_are_shared_by_the_cost_of_their_windows(comm):
     assert costs == [57 * 17, *[15 * 17] * 3, 14 * 17]  # points with layers
     assert shared.range.sizes[0] == {1: (5,), 2: (1, 4), 3: (1, 2, 2)}.get(comm.size, shared.range.sizes[0])
     assert products(shared) == products(single)
+    model = collops.full(shared.domain, 2000.0, comm=comm)
+    assert shared.wavelet_operator(model, common=False).dottest()
 
 
 def test_steps_are_stable_in_all_windows(comm):

@@ -89,7 +89,9 @@ def test_consecutive_shares_are_the_cheapest(ranks):
         cuts = combinations_with_replacement(range(len(costs) + 1), ranks - 1)
         cheapest = min(np.diff(sums[[0, *cut, len(costs)]]).max() for cut in cuts)
         assert np.diff(sums[np.cumsum([0, *sizes])]).max() == cheapest
+        assert min(sizes) > 0 or len(costs) < ranks  # no rank is idle
     assert consecutive_shares([5] * 10, 4) == [3, 3, 2, 2]  # even, if that is as cheap
+    assert consecutive_shares([100, 1, 1, 1], 3) == [1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,9 @@ def test_long_double_needs_no_starting_point(comm):
     found = cg(2 * Identity(y.layout, comm=comm), y, niter=3).x
     assert found.dtype == np.longdouble
     assert np.array_equal(found.gather(), np.full(y.size, 1.5))
+    for factor in ("1e-330", "1e310"):
+        with pytest.raises(InputError, match="outside the range of norms"):
+            cg(2 * Identity(y.layout, comm=comm), y * np.longdouble(factor), niter=3)
 
 
 @pytest.mark.parametrize("value", [0.1j, np.complex64(0.1 + 0.5j), np.array(0.1 + 0j)])

@@ -162,7 +162,12 @@ def _of_engine(result: LocalArray, x: LocalArray) -> LocalArray:
     """
     engine = engine_of(x)
     if not hasattr(result, "dtype"):
-        result = np.asarray(result)
+        try:
+            result = np.asarray(result)
+        except ValueError:
+            raise LayoutError("the product of a local operator is a list of lists of different lengths") from None
+        if result.ndim and result.dtype.kind not in "biufc":
+            raise UnsupportedTypeError(f"the product of a local operator must be numbers, not {result.dtype}")
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result
 
 

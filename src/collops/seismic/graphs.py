@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,11 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
         stream.begin_capture()
         try:
             work()
-        finally:
-            graph = stream.end_capture()
+        except BaseException:
+            with suppress(cupy.cuda.runtime.CUDARuntimeError):
+                stream.end_capture()
+            raise
+        graph = stream.end_capture()
     return partial(_launch, graph, pool)
 
 

@@ -249,8 +249,8 @@ def prepare(
         xtol = _XTOL if tol is None else 0.0
     checked = check_numbers(eps=eps, xtol=xtol, tol=0.0 if tol is None else tol, rtol=rtol, rtol1=rtol1)
     if decay is not None:
-        decay = tuple(np.asarray(y.engine.to_host(decay), np.float64).ravel().tolist())
-        if len(decay) < niter or any(not 0 <= factor < float("inf") for factor in decay):
+        decay = tuple(np.asarray(y.engine.to_host(decay)).ravel().tolist())
+        if len(decay) < niter or any(isinstance(f, complex) or not 0 <= f < float("inf") for f in decay):
             raise InputError(f"decay must have a factor of at least 0 for each of {niter} iterations")
     if alpha is None:
         options = {"dtype": working_dtype(A, y, x0), "engine": y.engine.name, **(eigsdict or {})}

@@ -33,6 +33,7 @@ from collops.solvers.problem import group_of, real_dtype, starting_point, workin
 from collops.solvers.state import Numbers, Scalar, Truth
 
 _NONE, _INFINITE = -(1 << 20), 1 << 20
+_DOUBLES = range(-1073, 1025)  # exponents of doubles, in which norms and units are
 
 Degree = tuple[float, float]
 """The powers of the units of data and operator in a quantity."""
@@ -173,16 +174,18 @@ def exponents_of(array: Array | None, columns: int) -> list[int]:
     part = kernels_for(array.engine).norm_part
     locals_ = [leaf.local_array for leaf in array.leaves]
     if columns == 1:
-        return [_exponent([float(part(local, np.inf)) for local in locals_])]
-    return [_exponent([float(part(local[number], np.inf)) for local in locals_]) for number in range(columns)]
+        return [_exponent([part(local, np.inf) for local in locals_])]
+    return [_exponent([part(local[number], np.inf) for local in locals_]) for number in range(columns)]
 
 
-def _exponent(sizes: Sequence[float]) -> int:
+def _exponent(sizes: Sequence[Scalar]) -> int:
+    # Numbers of long double may exceed the range of a float.
+    numbers = [size if isinstance(size, np.floating) else np.float64(size) for size in sizes]
     # A NaN must not be lost in a maximum.
-    if not all(map(math.isfinite, sizes)):
+    if not all(map(np.isfinite, numbers)):
         return _INFINITE
-    size = max(sizes, default=0.0)
-    return math.frexp(size)[1] if size else _NONE
+    size = max(numbers, default=np.float64(0))
+    return int(np.frexp(size)[1]) if size else _NONE
 
 
 def divided(array: Array, unit: float) -> Array:
@@ -199,6 +202,8 @@ def data_units(data: Array, exponents: Sequence[int], *, exact: bool = False) ->
     largest_of = [next((e for e in exponents[column::count] if e != _NONE), _NONE) for column in range(count)]
     limit, largest = _exponents(data.dtype) if data.dtype.kind in "fc" else (_INFINITE, 0)
     sizes = [number for number in largest_of if number != _NONE]
+    if sizes and _INFINITE not in sizes and max(sizes) not in _DOUBLES:
+        raise InputError(f"the data are about 2**{max(sizes)}, outside the range of norms: multiply them by a number")
     if not sizes or _INFINITE in sizes or not (exact or any(abs(number) > limit for number in sizes)):
         return _NO_UNITS
     even = [2 * (max(-largest, min(largest, number if number != _NONE else max(sizes))) // 2) for number in largest_of]

@@ -2,8 +2,8 @@
 //
 // With RADICES, as in steps.cu, a transform has LENGTH samples, the product of the radices. Without, it has any number n
 // of samples, and is a convolution with a chirp (Bluestein), which is computed by two transforms of a power of two,
-// LENGTH >= 2 n - 1. All of it is done in shared memory. Two real columns are transformed as one complex column. Rotating, padding
-// and truncating the samples, selecting frequencies and multiplying by factors need no additional pass.
+// LENGTH >= 2 n - 1. All of it is done in shared memory. Two real columns are transformed as one complex column.
+// Rotating, padding and truncating the samples, selecting frequencies and multiplying by factors need no additional pass.
 //
 // A block transforms COLUMNS pairs of columns; every loop over `task` divides its work among the threads.
 //

@@ -86,12 +86,12 @@ class Options(WaveOptions):
         float | None,
         option(
             "Flatten the spectrum of the traces: amplify frequencies at which the wavelet is weak, by up to this "
-            "factor; 1 for the traces as they are.",
+            "factor, at least 2; 1 for the traces as they are.",
             METHOD,
             metavar="FACTOR",
             show_default=f"{_GAIN:g} for waveforms without noise, of the synthetic survey; else 1",
         ),
-        Must("be from 1 to 1000", lambda value: 1 <= value <= 1000),
+        Must("be 1, or from 2 to 1000", lambda value: value == 1 or 2 <= value <= 1000),
     ] = None
     pairs: Annotated[int, option("Number of steps that L-BFGS stores.", METHOD), AtLeast(1)] = 10
     encode: Annotated[

@@ -150,7 +150,7 @@ class Objective:
         self._xp, self._observed = observed.engine.xp, observed.local_array
         self._misfit = misfit
         self._target = misfit(self._observed, self._observed, self._xp).values
-        self._last: tuple[Any, Attribute, LinearOperator] | None = None
+        self._last: tuple[Any, Attribute, LinearOperator | None] | None = None
 
     def residual(self, x: Any) -> DistributedArray:
         """Return the difference of the attributes. Collective."""
@@ -159,19 +159,22 @@ class Objective:
     def jacobian(self, x: Any) -> LinearOperator:
         """Return the derivative of the residual. Collective."""
         attribute, born = self._linearised(x)
+        born = born or self._propagator.jacobian(self.changes.velocity(x))
         derivative = AttributeDerivative(self._recording, attribute)
         return derivative @ self._recording @ born @ self.changes.derivative(x)
 
-    def _linearised(self, x: Any) -> tuple[Attribute, LinearOperator]:
-        """Return the attribute of the modelled traces, and the Jacobian of the propagator.
+    def _linearised(self, x: Any) -> tuple[Attribute, LinearOperator | None]:
+        """Return the attribute of the modelled traces, and on hosts the Jacobian of the propagator, with wavefields.
 
-        Solvers need both for the same unknowns.
+        Solvers need both for the same unknowns. The storage of devices must be free between gradients.
         """
         if self._last is None or self._last[0] is not x:
             self._last = None  # before wavefields of other unknowns are kept
-            traces, born = self._propagator.linearise(self.changes.velocity(x))
+            velocity = self.changes.velocity(x)
+            traces, born = self._propagator.linearise(velocity)
             modelled = self._recording.forward(traces)
-            self._last = x, self._misfit(modelled.local_array, self._observed, self._xp), born
+            kept = born if velocity.engine.memory == "host" else None
+            self._last = x, self._misfit(modelled.local_array, self._observed, self._xp), kept
         return self._last[1:]
 
     def _traces(self, local: Any) -> DistributedArray:

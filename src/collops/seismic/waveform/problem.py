@@ -162,7 +162,7 @@ def _synthetic(job: Job[Any], fastest: float | None, margin: float) -> WaveProbl
     with job.stage("modelling the survey"):
         clean = result.by_shot(job, result.modelled(job, truth))
     traces, norm = with_noise(clean, survey.shots, options.noise or 0.0, options.seed, comm)
-    # Files hold float32: round, so that a survey gives the same result with and without a file.
+    # Files hold float32: round, so that a survey gives the same result with and without a file, and the same --whiten.
     survey.traces = [shot.astype(np.float32) for shot in traces]
     _save(options, survey, grid, velocity, frequency)
     onsets = [onset_times(shot, survey.geometry.times) for shot in survey.traces]
@@ -288,9 +288,7 @@ def _attenuation(
 def _check_traces(job: Job[Any], propagator: Propagator) -> None:
     """Raise `InputError` if the traces at all time steps, and the wavefields, do not fit into the memory."""
     shots, (_, receivers, steps) = max(propagator.range.sizes[0]), propagator.geometry.shape
-    kept = shots if job.options.aperture is None and job.engine.memory == "host" else 1
-    wavefields = min(_wavefield_bytes(job.options), kept * propagator.storage.bytes)
-    needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * receivers * steps + wavefields
+    needed = _COPIES * np.dtype(job.options.dtype).itemsize * shots * receivers * steps + propagator.storage.bytes
     what = f"traces of {shots} shots at {steps} time steps, and wavefields,"
     check_memory(needed, what, "use more ranks, or a smaller --memory", job.engine, job.comm.local_size)
 

@@ -130,8 +130,8 @@ def whitening(wavelet: np.ndarray, samples: int, gain: float) -> np.ndarray:
     r"""Return the response of a filter that flattens a spectrum, for traces padded as for :func:`low_pass`.
 
     It is :math:`(1 + \epsilon^2) W / (W^2 + \epsilon^2)` with the amplitudes W of the wavelet, at most 1: the Wiener
-    filter for noise of the amplitude :math:`\epsilon`. No frequency is amplified by more than `gain`, at least 1, and
-    those that the wavelet lacks are removed.
+    filter for noise of the amplitude :math:`\epsilon`. No frequency is amplified by more than `gain`, and those
+    that the wavelet lacks are removed. With a `gain` below 2 the spectrum would become narrower.
     """
     periodic = np.pad(wavelet, (0, -len(wavelet) % (2 * samples))).reshape(-1, 2 * samples).sum(axis=0)
     amplitudes = np.abs(np.fft.rfft(periodic))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collops import DistributedArray, LinearOperator
 from collops.errors import UnsupportedTypeError
 from collops.extend.arrays import Array, LocalArray
+from collops.extend.communication import collective_errors
 from collops.extend.operators import filled
 from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
@@ -65,10 +66,11 @@ class Born(LinearOperator):
     def modelled(self) -> DistributedArray:
         """Return the traces of the model, and keep the wavefields of the shots that fit the memory. Collective."""
         modelling = self._modelling
-        traces, kept = modelling.no_traces(self._engine), modelling.kept_shots(self._engine)
+        traces = modelling.no_traces(self._engine)
+        with collective_errors(modelling.comm):  # before other ranks wait for halos
+            kept = range(modelling.kept_shots(self._engine))
+            self._kept = {number: self._march.wavefields() for number in kept}
         for number, shot in enumerate(modelling.shots):
-            if number < kept:
-                self._kept[number] = self._march.wavefields()
             self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
 

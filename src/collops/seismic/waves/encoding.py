@@ -145,9 +145,10 @@ class SourceEncoding:
         )
 
     def data(self, data: DistributedArray) -> DistributedArray:
-        """Return the data of the encoded shots, split among the ranks as the data are. Collective.
+        """Return the data of the encoded shots, split or replicated as the data are. Collective.
 
-        The same bits on any ranks. Messages: two all-to-all-v of the data.
+        They are shared out evenly; where the propagator of the encoded shots has an aperture, pass them on as
+        ``encoded.redistribute(F.range)``. The same bits on any ranks. Messages: two all-to-all-v of the data.
 
         Parameters
         ----------

@@ -45,7 +45,7 @@ class WaveformMisfit:
 
     propagator: Propagator
     observed: DistributedArray
-    # The model of the last residual, and the derivative there.
+    # The model of the last residual, and the derivative there, with its wavefields.
     _last: list[tuple[DistributedArray, LinearOperator]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
@@ -62,7 +62,8 @@ class WaveformMisfit:
             return self.propagator(x) - self.observed
         self._last.clear()  # before wavefields of another model are kept
         traces, jacobian = self.propagator.linearise(x)
-        self._last.append((x.copy(), jacobian))
+        if x.engine.memory == "host":  # others keep no wavefields, and their storage must be free between gradients
+            self._last.append((x.copy(), jacobian))
         return traces - self.observed
 
     def jacobian(self, x: DistributedArray) -> LinearOperator:

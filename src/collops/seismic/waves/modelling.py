@@ -25,7 +25,7 @@ from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.layers import Absorption, mean_frequency
 from collops.seismic.waves.march import March
 from collops.seismic.waves.media.kinds import kind_of_medium
-from collops.seismic.waves.media.medium import grid_values
+from collops.seismic.waves.media.medium import Medium, grid_values
 from collops.seismic.waves.media.relaxation import Relaxation, mechanisms_of
 from collops.seismic.waves.particle_velocity import integrated, integrated_transposed
 from collops.seismic.waves.shot import Shot
@@ -33,6 +33,7 @@ from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
+_MOST_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
@@ -130,16 +131,20 @@ class Modelling:
         check_supported(model, "the model")
         if model.layout is not self.domain or model.comm is not self.comm:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
-        if not self.medium.on_devices:
-            check_host(model, f"with {self.medium.name} the model")
         xp = model.engine.xp
         own = xp.asarray(model.local_array, np.float64)
         velocity, smallest, largest = self.tile.extend(own, xp), float(own.min()), float(own.max())
         # Comparisons with NaN are false.
         invalid = not (smallest > 0 and largest < math.inf and self.medium.admits(velocity))
-        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber])
-        invalid, largest, wavenumber = self.comm.allreduce(facts, "max")
+        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, math.prod(self.tile.shape)])
+        invalid, largest, wavenumber, points = self.comm.allreduce(facts, "max")
+        plain = type(self.medium) is Medium and self.grid.time_order == 2
         with raised_together():
+            if model.engine.memory == "device" and points > _MOST_POINTS and not plain:
+                raise InputError(
+                    f"on devices a tile may have {_MOST_POINTS:,} points, and with constant density more: not "
+                    f"{points:,.0f} with {self.medium.name} in order {self.grid.time_order} in time. Use more tiles"
+                )
             if invalid:
                 raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
             limit, interval = LIMITS[self.grid.time_order], self.geometry.interval

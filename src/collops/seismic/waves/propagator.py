@@ -209,8 +209,8 @@ class Propagator:
         Raises
         ------
         LayoutError, UnsupportedTypeError
-            If the model has another layout, is not real, or is of another engine; if it is of CuPy, and the medium is
-            viscoacoustic; if it is of JAX without 64-bit numbers, and `dtype` is float64.
+            If the model has another layout, is not real, or is of another engine; if it is of JAX without 64-bit
+            numbers, and `dtype` is float64.
         InputError
             On every rank, if a velocity is not a positive number or too small for the shear velocity, or the time step
             is too long for the largest one.

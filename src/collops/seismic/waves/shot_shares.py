@@ -84,7 +84,23 @@ def consecutive_shares(costs: Sequence[int], ranks: int) -> list[int]:
         ideal = int(np.searchsorted(sums, sums[-1] * rank / ranks))
         reach = int(np.searchsorted(sums, sums[ends[-1]] + low, "right")) - 1
         ends.append(min(max(ideal, first[rank]), reach))
-    return np.diff(ends).tolist()
+    return _without_idle_ranks(np.diff(ends).tolist())
+
+
+def _without_idle_ranks(shares: list[int]) -> list[int]:
+    """Move the ends of shares such that no rank is idle, if there are enough shots.
+
+    Each shot that moves has a share of its own or belongs to a share that shrinks, so that none becomes more expensive
+    than the most expensive one.
+    """
+    for rank, share in enumerate(shares):
+        if share == 0:
+            giving = [other for other, count in enumerate(shares) if count > 1]
+            if giving:
+                nearest = min(giving, key=lambda other: abs(other - rank))
+                shares[nearest] -= 1
+                shares[rank] += 1
+    return shares
 
 
 def _first_shots(sums: np.ndarray, ranks: int, limit: int) -> list[int]:

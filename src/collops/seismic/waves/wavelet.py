@@ -55,7 +55,8 @@ class WaveletModelling(LinearOperator):
         self._across = modelling.across
         groups = len(modelling.shares)
         alike = Layout.replicated((samples,), comm.size)
-        domain = alike if common else Layout((shots, samples), comm.size, (groups, comm.size // groups), (0, None))
+        grid, sizes = (groups, comm.size // groups), [layout.sizes[0], None]
+        domain = alike if common else Layout((shots, samples), comm.size, grid, (0, None), sizes)
         super().__init__(domain, layout, modelling.dtype, comm)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:

@@ -86,7 +86,9 @@ class ArrayKernel:
         """
         if squares is not None and part != "rest":
             squares += [(target, target) for target in targets]
-        scratch = self._scratch.get(get_ident()) or self._new_scratch()
+        scratch = self._scratch.get(get_ident())
+        if scratch is None:
+            scratch = self._new_scratch()
         add, subtract, multiply = self._xp.add, self._xp.subtract, self._xp.multiply
         for term, box, shape, pairs, fresh in self._steps[part]:
             source, target = sources[self._sources[term]], targets[self._targets[term]][box]

@@ -34,8 +34,6 @@ class Medium:
     ----------
     name : str
         In messages.
-    on_devices : bool
-        Whether there are kernels for devices.
     vanishes_at_surface : bool
         Whether all fields are 0 at the points of a free surface.
     requirement : str
@@ -49,7 +47,6 @@ class Medium:
     """
 
     name: ClassVar[str] = "constant density"
-    on_devices: ClassVar[bool] = True
     vanishes_at_surface: ClassVar[bool] = True
     requirement: ClassVar[str] = ""
     fields: tuple[int, ...] = ()
