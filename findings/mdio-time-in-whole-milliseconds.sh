@@ -8,7 +8,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 segyio==1.9.14 multidimio==1.1.3
+"$folder/venv/bin/python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 segyio==1.9.14 multidimio==1.1.3 segy==0.6.1 zarr==3.1.6 xarray==2026.9.0
 cd "$folder"
 cat > convert.py <<'EOF'
 import logging

@@ -141,6 +141,12 @@ def test_norms(comm, name):
                 np.testing.assert_allclose(result.gather(), expected, **tolerance(expected.dtype))
 
 
+@pytest.mark.parametrize("order", [np.nan, 2 + 1j, np.complex64(2 + 1j)])
+def test_orders_are_real(comm, order):
+    with pytest.raises(UnsupportedTypeError, match="must be a real number"):
+        ca.zeros(4 * comm.size, comm=comm).norm(order)
+
+
 @pytest.mark.parametrize("name", [*INEXACT, "int64", "int8", "bool"])
 def test_inner_products(comm, name):
     for shape in [(7,), (5, 4), (0,), (1,), (2, 3, 2)]:

@@ -124,9 +124,9 @@ def norm(x: GlobalArray, ord: float | None = None, axis: int | None = None) -> G
     -----
     .. math:: \|x\|_p = \Big(\sum_i |x_i|^p\Big)^{1/p}
     """
-    order = 2.0 if ord is None else float(ord)
+    order = 2.0 if ord is None else math.nan if np.iscomplexobj(ord) else float(ord)
     if math.isnan(order):
-        raise UnsupportedTypeError("the order of a norm cannot be NaN")
+        raise UnsupportedTypeError(f"the order of a norm must be a real number, not {ord!r}")
     xp = x.engine.xp
     if axis is None and order == 2 and x.dtype.kind not in "biu":
         return xp.sqrt(fused.vdot(x, x))

@@ -235,6 +235,8 @@ def test_types(comm):
     assert op.forward(x).dtype == np.complex128
     with pytest.raises(UnsupportedTypeError, match="does not fit"):
         op.forward(x, zeros(op.range, comm=comm, dtype="f4"))
+    with pytest.raises(UnsupportedTypeError, match="complex weights"):
+        Laplacian((4 * comm.size, 3), weights=(0.5 + 1j, 1), comm=comm)
     integers = zeros(op.domain, comm=comm, dtype="i8")
     assert op.forward(integers).dtype == np.float64
     half = FirstDerivative(4 * comm.size, comm=comm, dtype="f2")

@@ -12,7 +12,7 @@ from collops.array import Array, Layout, StackedLayout
 from collops.array.fused import LocalPairs
 from collops.array.layout_arguments import normal_axis
 from collops.comm import Communicator
-from collops.errors import InputError
+from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import AnyLayout, Direction, LinearOperator
 from collops.operators.derivatives.bands import Band, Several, first_derivative, second_derivative
 from collops.operators.derivatives.stencil import Stencil
@@ -268,6 +268,8 @@ class Laplacian(_Summed):
         sampling is not allowed.
     LayoutError
         If an axis does not exist, or has fewer than three points and `edge` is true.
+    UnsupportedTypeError
+        If a weight is complex, and `dtype` is real.
 
     Notes
     -----
@@ -304,6 +306,8 @@ class Laplacian(_Summed):
                 f"a Laplacian along axes={tuple(axes)} needs a weight and a sampling each, not {tuple(weights)} and "
                 f"{tuple(sampling)}, and distinct axes"
             )
+        if np.iscomplexobj(weights) and np.dtype(dtype).kind != "c":
+            raise UnsupportedTypeError(f"complex weights do not fit into {np.dtype(dtype)}")
         bands = [
             (axis, second_derivative(layout.shape[axis], step, kind, edge).scaled(weight))
             for axis, weight, step in zip(numbers, weights, sampling, strict=True)
