@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pylops
@@ -130,6 +131,10 @@ def test_results_may_be_lists_but_not_missing():
     assert_close(op.forward_local(np.ones(2), None), [1.0, 5.0, 9.0])
     with pytest.raises(LayoutError, match=r"must return shape \(3,\), not \(\)"):
         op.forward_local(np.zeros(2), np.empty(3))
+    for result, error in (([None, 1, 2], UnsupportedTypeError), ([[1, 2], [3]], LayoutError)):
+        op = lift_local(SimpleNamespace(shape=(3, 2), dtype=np.dtype(float), matvec=lambda x, y=result: y, rmatvec=len))
+        with pytest.raises(error, match="the product of a local operator"):
+            op.forward_local(np.ones(2), np.empty(3))
 
 
 @pytest.mark.parametrize("thing", [None, 3, "x", object(), [1, 2]])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import collops
-from collops.seismic.waves import Grid, Propagator, WaveformMisfit
+from collops.seismic.waves import Grid, Propagator, WaveformMisfit, modelling
 from collops.seismic.waves.march import March
 from collops.solvers.nonlinear import lbfgs
 from tests.seismic.test_waves import arrays_of, products, small
@@ -23,7 +23,7 @@ def bits_of(F):
 
 
 @pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4)])
-def test_products_are_the_same_bits(comm, medium, time_order):
+def test_products_are_the_same_bits(comm, monkeypatch, medium, time_order):
     grid, geometry = small(2, 4, samples=12)
     grid = Grid(grid.shape, grid.spacing, 4, grid.layers, grid.free_surface, time_order)
     tiles = (comm.size, 1) if comm.size < 4 else None
@@ -33,6 +33,9 @@ def test_products_are_the_same_bits(comm, medium, time_order):
     for shots in (None, 2, 3):  # of three, none is kept, then one, then all
         memory = None if shots is None else shots * F.storage.bytes
         assert bits_of(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
+    # With little memory on one rank, other tiles of its shots keep as few.
+    monkeypatch.setattr(modelling, "available_memory", lambda processes: 0 if comm.rank == 0 else 1 << 40)
+    assert bits_of(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
 
 
 def test_an_evaluation_computes_each_step_once(comm, monkeypatch):

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from collops.seismic.waves import Propagator
+import collops
+from collops.errors import InputError
+from collops.seismic.waves import Propagator, modelling
 from collops.seismic.waves.cuda import march, media_kernels, media_march, storage
 from tests.seismic.test_waves import arrays_of, products, small
 from tests.seismic.wave_media import CASES, parameters_of
@@ -83,3 +85,15 @@ def test_the_memory_of_wavefields_is_free_with_the_jacobian(comm, on_device, mon
         assert [reference() for reference in kept] == [None]
     finally:
         gc.enable()
+
+
+def test_large_tiles_are_refused_before_indices_overflow(comm, monkeypatch):
+    grid, geometry = small(2, 4)
+    F, constant = (Propagator(grid, geometry, kernels="numpy", comm=comm, **o) for o in ({"density": 2000.0}, {}))
+    model = collops.full(F.domain, 2000.0, comm=comm)
+    monkeypatch.setattr(modelling, "_MAX_POINTS", 100)
+    F(model)  # hosts have no such limit
+    monkeypatch.setattr(model.engine, "memory", "device")
+    with pytest.raises(InputError, match="variable density in order 2 in time may have at most 100 points"):
+        F(model)
+    assert constant._modelling.velocity(model).shape

@@ -296,6 +296,7 @@ def test_arguments_are_checked(comm):
         {"threshkind": "soft-percentile", "perc": 101},
         {"niter": 3, "decay": [1, 1]},
         {"decay": [-1] * 10},
+        {"decay": np.full(10, 0.5 + 1j)},
         {"niter": -1},
         {"tol": "small"},
     ):

@@ -1,4 +1,4 @@
-"""Communication: errors that all ranks raise together, deadlines, cores and devices of ranks, reductions."""
+"""Communication: errors that all ranks raise together, deadlines, cores, devices and memory of ranks, reductions."""
 
 from collops.comm import alone as alone
 from collops.comm import missing_for_nccl as missing_for_nccl
@@ -21,3 +21,4 @@ from collops.comm.side_stream import HIGHEST_PRIORITY as HIGHEST_PRIORITY
 from collops.comm.side_stream import SideStream as SideStream
 from collops.comm.symmetric import Symmetric as Symmetric
 from collops.comm.world import device_count as device_count
+from collops.limits import available_memory as available_memory

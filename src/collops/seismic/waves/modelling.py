@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from collops import Communicator, DistributedArray, Layout
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.extend.arrays import LocalArray
-from collops.extend.communication import collective_errors, communicator_or_world, raised_together
+from collops.extend.communication import available_memory, collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, checked_threads, threads_of_rank
@@ -33,7 +33,7 @@ from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
-_MOST_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
+_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
@@ -140,10 +140,10 @@ class Modelling:
         invalid, largest, wavenumber, points = self.comm.allreduce(facts, "max")
         plain = type(self.medium) is Medium and self.grid.time_order == 2
         with raised_together():
-            if model.engine.memory == "device" and points > _MOST_POINTS and not plain:
+            if model.engine.memory == "device" and points > _MAX_POINTS and not plain:
                 raise InputError(
-                    f"on devices a tile may have {_MOST_POINTS:,} points, and with constant density more: not "
-                    f"{points:,.0f} with {self.medium.name} in order {self.grid.time_order} in time. Use more tiles"
+                    f"on devices, a tile with {self.medium.name} in order {self.grid.time_order} in time may have at "
+                    f"most {_MAX_POINTS:,} points, not {points:,.0f}: use more tiles"
                 )
             if invalid:
                 raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
@@ -192,14 +192,17 @@ class Modelling:
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
     def kept_shots(self, engine: Engine) -> int:
-        """Return the number of shots of this rank whose wavefields fit the memory, with those of a shot besides.
+        """Return the number of shots of this rank whose wavefields are kept. Collective.
 
-        Only exact ones are kept, on hosts.
+        They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
+        exact ones are kept, on hosts. The ranks of the tiles of a shot keep the same.
         """
         if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
             return 0
         fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
-        return len(self.shots) if len(self.shots) <= fitting else fitting - 1
+        fitting = min(fitting, available_memory(self.comm.local_size) // (2 * self.storage.bytes))
+        kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
+        return int(self._group.allreduce(np.array([kept]), "min")[0])
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""

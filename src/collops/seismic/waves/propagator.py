@@ -245,7 +245,7 @@ class Propagator:
         """Return the traces at a model, and their derivative there. Collective.
 
         The same as a call and :meth:`jacobian`, bit for bit. On hosts, the derivative keeps the wavefields of the shots
-        that fit `memory` together, or without `memory` those of a rank's only shot, so that its products need not
+        that fit `memory` together, or without `memory` of a rank's only shot, so that its products need not
         compute them again. With an aperture, or if wavefields are compressed, it keeps none.
 
         Parameters and exceptions as for :meth:`__call__`.

@@ -115,7 +115,7 @@ __device__ __forceinline__ Vector operator*(const Vector& one, Vector two)
     return two;
 }
 
-// One value, or those of a vector.
+// One value, or the values of a vector.
 template <class T>
 __device__ __forceinline__ T load(const Real* at)
 {
@@ -524,7 +524,7 @@ KERNEL correlate(const Step s, int ahead)
     if (inside(s, p)) add_to_image(s, p, ahead);
 }
 
-// Advance the memory variables of the adjoint in a zone, whose number is the one of the block along the second axis. Variables of stress
+// Advance the memory variables of the adjoint in a zone, whose number is the block's along the second axis. Variables of stress
 // are also needed beyond the tile.
 template <int WHICH>
 __device__ __forceinline__ void recede(const Step& s)
