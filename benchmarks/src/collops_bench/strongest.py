@@ -54,6 +54,7 @@ PEERS = (
     "PyLops-MPI, first array",
     "PyTorch",
     "SciPy",
+    "cuFFTMp",
     "deepwave",
     "jax.numpy",
     "jaxDecomp, transposed",
