@@ -36,6 +36,7 @@ _KINDS = (
 PEERS = (
     "CuPy",
     "Devito",
+    "GHEX",
     "JAX",
     "MPI",
     "MPI neighbourhood",

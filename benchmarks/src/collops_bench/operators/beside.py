@@ -26,6 +26,7 @@ class Program(NamedTuple):
     run: Callable[[], Any]  # returns this rank's part of the result, of any shape
     factor: float = 1.0  # by which the result is multiplied to equal ours
     layout: Layout | None = None  # of the result, if it is another one than ours
+    free: Callable[[], None] = lambda: None  # frees its memory. Collective
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def measure_beside(context: Context, case: Beside) -> Iterator[Measurement]:
         checks = agreement(context, f"{direction} of {case.name}", locals_, TOLERANCE[case.dtype])
         programs: dict[str, Callable[[], Any]] = {ours: product} | {name: item.run for name, item in found.items()}
         timings = interleave(programs, context.comm, context.engine, case.plan)
+        for item in found.values():
+            item.free()
         peer = min(found, key=lambda name: timings[name].wall.median, default=next(iter(others)))
         if ours == EAGER:
             if operator.capturable:

@@ -110,7 +110,7 @@ def _why_no_cufftmp(context: Context) -> str | None:
         return "it is for several GPUs"
     if context.comm.device_transport != "nccl":
         return "every rank needs a GPU of its own"
-    why = why_no_package(context, "nvmath.distributed", package="nvmath-python[cu13-distributed]")
+    why = why_no_package(context, "nvmath.distributed", package="nvmath-python[cu13]")
     return why or why_missing(context, obstacle)
 
 
@@ -135,7 +135,11 @@ def _of_cufftmp(context: Context, operator: FFTND, direction: str, x: Distribute
         operand[...] = argument
         return transform.execute(direction="FORWARD" if direction == "forward" else "INVERSE")
 
-    return Program(run, layout=after)
+    def free() -> None:
+        transform.free()
+        nvmath.distributed.free_symmetric_memory(operand)
+
+    return Program(run, layout=after, free=free)
 
 
 def _on_devices(context: Context, operator: FFTND, direction: str, x: DistributedArray) -> Mapping[str, Program | str]:
