@@ -51,9 +51,11 @@ def test_one_axis_of_three(comm, shape, axis, dtype, real):
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
-@pytest.mark.parametrize(("shape", "axis"), [((2, 144, 20), 1), ((49, 40), 0), ((17, 3, 33), 0), ((38, 40), 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((2, 144, 20), 1), ((49, 40), 0), ((17, 3, 33), 0), ((344, 20), 0), ((94, 40), 0)]
+)
 def test_lines(comm, shape, axis, dtype):
-    """By the kernel in one pass, but for a length with a large factor; one column is cut off."""
+    """By the kernel in one pass, but for a length with a factor above 43; one column is cut off."""
     for norm in ("ortho", "none"):
         check(FFT(Layout.split(shape, comm.size, len(shape) - 1), axis, norm=norm, dtype=dtype, comm=comm), comm)
         check(
