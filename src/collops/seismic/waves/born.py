@@ -11,6 +11,14 @@ from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
 
 
+def serves_again(jacobian: LinearOperator, model: DistributedArray) -> bool:
+    """Return whether to keep the Jacobian of :meth:`Propagator.linearise` at a model for its next product there.
+
+    Without wavefields it saves little, and the storage of devices must be free between gradients.
+    """
+    return model.engine.memory == "host" or (isinstance(jacobian, Born) and jacobian.keeps_wavefields)
+
+
 class Born(LinearOperator):
     r"""The derivative of the traces with respect to the velocity, at one model. Collective.
 
@@ -62,6 +70,11 @@ class Born(LinearOperator):
         self._march = modelling.march(self._velocity)
         self._kept: dict[int, LocalArray] = {}  # wavefields of shots, from `modelled`
         super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
+
+    @property
+    def keeps_wavefields(self) -> bool:
+        """Whether it has the wavefields of all shots of this rank."""
+        return len(self._kept) == len(self._modelling.shots)
 
     def modelled(self) -> DistributedArray:
         """Return the traces of the model, and keep the wavefields of the shots that fit the memory. Collective."""

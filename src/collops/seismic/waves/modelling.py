@@ -195,13 +195,17 @@ class Modelling:
         """Return the number of shots of this rank whose wavefields are kept. Collective.
 
         They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
-        exact ones are kept, on hosts. The ranks of the tiles of a shot keep the same.
+        exact ones are kept, on devices of all shots or of none: the storage of others takes what is free. The ranks of
+        the tiles of a shot keep the same.
         """
-        if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
+        if self.storage.checkpoints or self.storage.bits:
             return 0
         fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
-        fitting = min(fitting, available_memory(self.comm.local_size) // (2 * self.storage.bytes))
-        kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
+        host = engine.memory == "host"
+        free = available_memory(self.comm.local_size) if host else _loops_of(engine).free_memory()
+        fitting = min(fitting, free // (2 * self.storage.bytes))
+        fewer = max(0, fitting - 1) if host else 0
+        kept = len(self.shots) if len(self.shots) <= fitting else fewer
         return int(self._group.allreduce(np.array([kept]), "min")[0])
 
     def joined(self, traces: LocalArray) -> LocalArray:

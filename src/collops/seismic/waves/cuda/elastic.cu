@@ -484,7 +484,7 @@ KERNEL advance(const Step s, int ahead)
         for (int f = 0; f < FIELDS; ++f) store(w + f * s.w.field, rates[f]);
     }
     if (s.scatters) {
-        const Real *change = s.change.at + index_in(s.change, p), *other = s.scattering.at + index_in(s.scattering, p);
+        const Real *change = s.change.at + index_in(s.change, p), *other = place(s, s.scattering, ahead) + index_in(s.scattering, p);
         Real* before = s.before.at + index_in(s.before, p);
 #pragma unroll
         for (int f = 0; f < FIELDS; ++f) {

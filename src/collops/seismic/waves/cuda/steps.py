@@ -24,11 +24,12 @@ _WIDTH, _LINE, _LINES, _SLABS = 8, 32, 8, 6
 _LAYER_BLOCK = (_LINE, _LINES, 1)
 _LEAD = 8  # elements of a row before its first point, at least a halo
 _ALIGNMENT = 32  # of rows, in elements
-_INTERIOR, _CORNER, _EDGES, _KINDS, _BOXES = 3, 4, 6, 7, 19
+_INTERIOR, _CORNER, _EDGES, _SIDES, _KINDS, _BOXES = 3, 4, 6, 7, 8, 19
 # By number of axes: threads of a block, blocks of a multiprocessor that registers must suffice for, planes that a block
 # marches over in the interior, in layers across rows, and at edges.
 _SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (32, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
 _LAYER_BLOCKS = 3  # likewise, in 3-D in layers
+_MARCH_POINTS = 1 << 22  # of a grid with two axes from which on threads march across layers
 _WIDEST_LOAD, _SECTOR = 16, 32  # bytes that a thread loads at once at most, and that memory transfers at least
 _WIDEST_ROW = 32  # threads along a row of a layer across rows at most
 
@@ -36,6 +37,8 @@ _POINTERS = ("now", "next", "first", "second", "earlier", "a", "b", "c", "stored
 _SHOT_POINTERS = ("clock", "slots", "signal", "reads", "columns", "weights", "traces", "adds", "receiver", "spread")
 _NUMBERS = ("stride1", "samples", "receivers", "sources", "added", "surface", "slabs")
 _TRIPLES = ("size", "clear", "unclear")
+_Range = tuple[int, int]
+_Box = tuple[_Range, ...]
 
 
 class CudaSteps:
@@ -75,10 +78,15 @@ class CudaSteps:
         widest = max(clear[2][0], size - clear[2][1])
         self._form = form = _Form.of(ndim, half, dtype, size, widest)
         # Layers must be apart, and a block must have all points of a row of a layer across rows.
-        if any(low >= high for low, high in clear) or widest > form.vector * form.threads[2][0]:
-            clear = [(n, n) for n in tile.inner]  # all points are edges
-        self._template, self.elements, self._layers = _template(tile, slabs, clear, dtype, pitch, form.vector)
-        self._boxes = _divide(self._template, tile.inner, ndim, form)
+        everywhere, fitting = [(n, n) for n in tile.inner], widest <= form.vector * form.threads[2][0]
+        if any(low >= high for low, high in clear) or not fitting:
+            clear = everywhere  # all points are edges
+        # In a small grid with two axes a step takes no longer than a march across a layer.
+        marches = clear is not everywhere and (ndim != 2 or math.prod(tile.inner) >= _MARCH_POINTS)
+        kinds = _boxes_of_kinds(clear, tile.inner, marches or ndim == 3)
+        parts = tile, slabs, clear if marches else everywhere
+        self._template, self.elements, self._layers = _template(*parts, dtype, pitch, form.vector)
+        self._boxes = _divide(self._template, kinds, ndim, form)
 
     def columns(self, points: np.ndarray) -> np.ndarray:
         """Return the indices in a field of points of the tile with halo, which are indices into the flat array."""
@@ -124,12 +132,13 @@ class CudaSteps:
             self._launch(f"{name}_{kind}", boxes[kind], blocks[kind], arguments, ahead)
 
         def launch_layers() -> None:
-            if boxes[_EDGES]:
+            edges = boxes[_EDGES] + boxes[_SIDES]
+            if edges:
                 self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
             count = sum(boxes) - boxes[_INTERIOR] + -(-arguments.receivers // blocks[_INTERIOR][0])
-            self._launch(name, count, blocks[_INTERIOR], arguments, ahead)
+            self._launch(f"{name}_{_EDGES}" if edges else name, count, blocks[_INTERIOR], arguments, ahead)
 
-        if len(self.tile.axes) < 3:  # two launches, since more would take long compared to the work
+        if len(self.tile.axes) < 3:  # two or three launches, since more would take long compared to the work
             works = [launch_layers]
         else:
             layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if boxes[kind]]
@@ -199,8 +208,8 @@ class _Form:
     ) -> None:
         self._options, self.vector = options, vector
         # Of each kind of points: threads along and across rows, and planes that a block marches over, 0 for all.
-        self.threads = (wide, wide, narrow, wide, corner, corner, wide)
-        self.planes = (0, 0, planes[1], planes[0], 0, 0, planes[2])
+        self.threads = (wide, wide, narrow, wide, corner, corner, wide, narrow)
+        self.planes = (0, 0, planes[1], planes[0], 0, 0, planes[2], planes[2])
         self.blocks = [(math.prod(threads), 1, 1) for threads in self.threads]
         self._compiled: dict[str, Any] = {}
 
@@ -346,10 +355,10 @@ def _layer_blocks(shape: Sequence[int], axis: int, ndim: int, vector: int) -> in
     return -(-shape[2] // (vector * _LINE)) * -(-lines // _LINES)
 
 
-def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> list[int]:
-    """Divide the tile into boxes, and return the blocks of each kind of them: see ``box_of`` in waves.cu."""
+def _divide(step: np.ndarray, kinds: list[list[_Box]], ndim: int, form: _Form) -> list[int]:
+    """Divide boxes of each kind among blocks, and return the blocks of each kind: see ``box_of`` in waves.cu."""
     number, counts = 0, []
-    for kind, boxes in enumerate(_boxes_of_kinds(step, size)):
+    for kind, boxes in enumerate(kinds):
         step["box_of"][kind], blocks = number, 0
         across, down = form.threads[kind]
         along = 1 if kind % _CORNER == 1 or ndim < 3 else 0
@@ -364,22 +373,28 @@ def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> 
             blocks, number = blocks + int(box["columns"] * box["rows"]) * marches, number + 1
         counts.append(blocks)
     step["box_of"][-1] = number
-    order = [_EDGES, 1, _CORNER + 1, 2]  # in the kernel for all points that layers reach
+    # In the kernel for all points that layers reach.
+    order = [_EDGES, _SIDES] if counts[_EDGES] + counts[_SIDES] else [1, _CORNER + 1, 2]
     step["block_of"][1 : len(order) + 1] = np.cumsum([counts[kind] for kind in order])
     return counts
 
 
-def _boxes_of_kinds(step: np.ndarray, size: tuple[int, ...]) -> list[list[tuple[tuple[int, int], ...]]]:
-    """Return the first and last indices, per axis, of the boxes of points of each kind."""
-    kinds: list[list[tuple[tuple[int, int], ...]]] = [[] for _ in range(_KINDS)]
-    bounds = zip(step["clear"].tolist(), step["unclear"].tolist(), size, strict=True)
-    ranges = [((0, low), (low, high), (high, n)) for low, high, n in bounds]
+def _boxes_of_kinds(clear: list[_Range], size: tuple[int, ...], marches: bool) -> list[list[_Box]]:
+    """Return the first and last indices, per axis, of the boxes of points of each kind.
+
+    Unless threads march across layers, all points that layers reach are edges.
+    """
+    kinds: list[list[_Box]] = [[] for _ in range(_KINDS)]
+    ranges = [((0, low), (low, high), (high, n)) for (low, high), n in zip(clear, size, strict=True)]
     for parts in product(range(3), repeat=3):
         across, beside = [axis for axis in (0, 1) if parts[axis] != 1], parts[2] != 1
         box = [pairs[part] for pairs, part in zip(ranges, parts, strict=True)]
         kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
-        if len(across) == 2:
+        rows = len(across) == 2 or (bool(across) and not marches)  # of edges, in all their length
+        if rows:
             kind, box[2] = _EDGES, (0, size[2])
-        if all(first < last for first, last in box) and (kind != _EDGES or not beside):
+        elif beside and not marches:
+            kind = _SIDES
+        if all(first < last for first, last in box) and not (rows and beside):
             kinds[kind].append(tuple(box))
     return kinds
