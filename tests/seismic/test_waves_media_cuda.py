@@ -100,3 +100,8 @@ def test_large_tiles_are_refused_before_indices_overflow(comm, monkeypatch):
     with pytest.raises(InputError, match="variable density in order 2 in time may have at most 100 points"):
         F(model)
     assert constant._modelling.velocity(model).shape
+    monkeypatch.setattr(modelling, "_MAX_PLANE", 50)
+    assert constant._modelling.velocity(model).shape  # with two axes there are no planes
+    cube = Propagator(*small(3, 4), kernels="numpy", comm=comm)
+    with pytest.raises(InputError, match="at most 50 points across its first axis"):
+        cube._modelling.velocity(collops.full(cube.domain, 2000.0, comm=comm))

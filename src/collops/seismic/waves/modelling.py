@@ -33,7 +33,8 @@ from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
-_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
+_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, and of fluxes in layers, with media on devices
+_MAX_PLANE = 2**27  # 32-bit distances of 16 rows or planes, on devices
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
@@ -136,14 +137,21 @@ class Modelling:
         velocity, smallest, largest = self.tile.extend(own, xp), float(own.min()), float(own.max())
         # Comparisons with NaN are false.
         invalid = not (smallest > 0 and largest < math.inf and self.medium.admits(velocity))
-        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, math.prod(self.tile.shape)])
-        invalid, largest, wavenumber, points = self.comm.allreduce(facts, "max")
+        points = max(math.prod(self.tile.shape), self.medium.layer_elements(self.tile, self.slabs))
+        plane = math.prod(self.tile.shape[1:]) if len(self.grid.shape) == 3 else 0
+        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, points, plane])
+        invalid, largest, wavenumber, points, plane = self.comm.allreduce(facts, "max")
         plain = type(self.medium) is Medium and self.grid.time_order == 2
         with raised_together():
             if model.engine.memory == "device" and points > _MAX_POINTS and not plain:
                 raise InputError(
                     f"on devices, a tile with {self.medium.name} in order {self.grid.time_order} in time may have at "
                     f"most {_MAX_POINTS:,} points, not {points:,.0f}: use more tiles"
+                )
+            if model.engine.memory == "device" and plane > _MAX_PLANE:
+                raise InputError(
+                    f"on devices, a tile may have at most {_MAX_PLANE:,} points across its first axis, "
+                    f"not {plane:,.0f}: divide the other axes"
                 )
             if invalid:
                 raise InputError(f"velocities must be positive and finite{self.medium.requirement}")

@@ -27,9 +27,8 @@ _ALIGNMENT = 32  # of rows, in elements
 _INTERIOR, _CORNER, _EDGES, _SIDES, _KINDS, _BOXES = 3, 4, 6, 7, 8, 19
 # By number of axes: threads of a block, blocks of a multiprocessor that registers must suffice for, planes that a block
 # marches over in the interior, in layers across rows, and at edges.
-_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (32, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
+_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (8, 1, 2)), 3: ((16, 8), 4, (48, 48, 8))}
 _LAYER_BLOCKS = 3  # likewise, in 3-D in layers
-_MARCH_POINTS = 1 << 22  # of a grid with two axes from which on threads march across layers
 _WIDEST_LOAD, _SECTOR = 16, 32  # bytes that a thread loads at once at most, and that memory transfers at least
 _WIDEST_ROW = 32  # threads along a row of a layer across rows at most
 
@@ -77,15 +76,13 @@ class CudaSteps:
         clear = _clear(tile.inner, slabs, _SECTOR // dtype.itemsize)
         widest = max(clear[2][0], size - clear[2][1])
         self._form = form = _Form.of(ndim, half, dtype, size, widest)
-        # Layers must be apart, and a block must have all points of a row of a layer across rows.
-        everywhere, fitting = [(n, n) for n in tile.inner], widest <= form.vector * form.threads[2][0]
-        if any(low >= high for low, high in clear) or not fitting:
-            clear = everywhere  # all points are edges
-        # In a small grid with two axes a step takes no longer than a march across a layer.
-        marches = clear is not everywhere and (ndim != 2 or math.prod(tile.inner) >= _MARCH_POINTS)
-        kinds = _boxes_of_kinds(clear, tile.inner, marches or ndim == 3)
-        parts = tile, slabs, clear if marches else everywhere
-        self._template, self.elements, self._layers = _template(*parts, dtype, pitch, form.vector)
+        everywhere = [(n, n) for n in tile.inner]
+        # In 3-D threads march across layers, which must be apart, and a block must have all points of a row of a layer
+        # across rows. On grids with fewer axes all points that layers reach are edges: a march would take longer.
+        if any(low >= high for low, high in clear) or (ndim == 3 and widest > form.vector * form.threads[2][0]):
+            clear = everywhere
+        kinds, edges = _boxes_of_kinds(clear, tile.inner, ndim), clear if ndim == 3 else everywhere
+        self._template, self.elements, self._layers = _template(tile, slabs, edges, dtype, pitch, form.vector)
         self._boxes = _divide(self._template, kinds, ndim, form)
 
     def columns(self, points: np.ndarray) -> np.ndarray:
@@ -132,13 +129,11 @@ class CudaSteps:
             self._launch(f"{name}_{kind}", boxes[kind], blocks[kind], arguments, ahead)
 
         def launch_layers() -> None:
-            edges = boxes[_EDGES] + boxes[_SIDES]
-            if edges:
-                self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
+            self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
             count = sum(boxes) - boxes[_INTERIOR] + -(-arguments.receivers // blocks[_INTERIOR][0])
-            self._launch(f"{name}_{_EDGES}" if edges else name, count, blocks[_INTERIOR], arguments, ahead)
+            self._launch(name, count, blocks[_INTERIOR], arguments, ahead)
 
-        if len(self.tile.axes) < 3:  # two or three launches, since more would take long compared to the work
+        if len(self.tile.axes) < 3:  # three launches, since more would take long compared to the work
             works = [launch_layers]
         else:
             layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if boxes[kind]]
@@ -183,12 +178,18 @@ def address_of(array: LocalArray) -> int:
     return array.data.ptr
 
 
+def source_of(name: str) -> str:
+    """Return a source, after the one that it continues."""
+    names = [name] if name == "waves.cu" else ["tile.cu", name]
+    return "".join(Path(__file__).with_name(each).read_text(encoding="utf-8") for each in names)
+
+
 @cache
 def kernels(device: int, name: str, options: tuple[str, ...]) -> Any:
     """Compile a source for one device."""
     import cupy
 
-    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    source = source_of(name)
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     with cupy.cuda.Device(device):
         return cuda_module(source, (*options, *contraction))
@@ -373,28 +374,25 @@ def _divide(step: np.ndarray, kinds: list[list[_Box]], ndim: int, form: _Form) -
             blocks, number = blocks + int(box["columns"] * box["rows"]) * marches, number + 1
         counts.append(blocks)
     step["box_of"][-1] = number
-    # In the kernel for all points that layers reach.
-    order = [_EDGES, _SIDES] if counts[_EDGES] + counts[_SIDES] else [1, _CORNER + 1, 2]
+    order = [_EDGES, _SIDES]  # in the kernel for all points that layers reach
     step["block_of"][1 : len(order) + 1] = np.cumsum([counts[kind] for kind in order])
     return counts
 
 
-def _boxes_of_kinds(clear: list[_Range], size: tuple[int, ...], marches: bool) -> list[list[_Box]]:
-    """Return the first and last indices, per axis, of the boxes of points of each kind.
-
-    Unless threads march across layers, all points that layers reach are edges.
-    """
+def _boxes_of_kinds(clear: list[_Range], size: tuple[int, ...], ndim: int) -> list[list[_Box]]:
+    """Return the first and last indices, per axis, of the boxes of points of each kind."""
     kinds: list[list[_Box]] = [[] for _ in range(_KINDS)]
     ranges = [((0, low), (low, high), (high, n)) for (low, high), n in zip(clear, size, strict=True)]
     for parts in product(range(3), repeat=3):
         across, beside = [axis for axis in (0, 1) if parts[axis] != 1], parts[2] != 1
         box = [pairs[part] for pairs, part in zip(ranges, parts, strict=True)]
-        kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
-        rows = len(across) == 2 or (bool(across) and not marches)  # of edges, in all their length
+        rows = len(across) >= (2 if ndim == 3 else 1)  # of edges, in all their length
         if rows:
             kind, box[2] = _EDGES, (0, size[2])
-        elif beside and not marches:
+        elif beside and ndim < 3:
             kind = _SIDES
+        else:
+            kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
         if all(first < last for first, last in box) and not (rows and beside):
             kinds[kind].append(tuple(box))
     return kinds

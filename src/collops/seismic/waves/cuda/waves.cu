@@ -1,9 +1,9 @@
 // Time steps of acoustic waves on a tile: the kernels of steps.py, with the arithmetic of steps/acoustic.py.
 //
 // Threads march along an axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
-// reach are computed by the same code with further terms. Where layers across one axis reach, or across rows and one more, their memory
-// variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory. At the
-// other edges of the grid a kernel before advances them. Compiled without contraction (--fmad=false), each point takes the operations of
+// reach are computed by the same code with further terms. In 3-D, where layers across one axis reach, or across rows and one more, their
+// memory variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory.
+// At the other edges, and on grids with fewer axes, where a march would take longer than a step, a kernel before advances them. Compiled without contraction (--fmad=false), each point takes the operations of
 // the NumPy steps in the same order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the
 // points.
 //
@@ -12,7 +12,7 @@
 // compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=64 -DBY=1 -DFX=4 -DFY=16 -DBLOCKS=1
 //
 // NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other. A
-// block has BX x BY threads, or FX x FY where a layer across rows reaches, with FX VEC at least the points that it reaches; registers
+// block has BX x BY threads, or FX x FY where a layer across rows reaches, in 3-D with FX VEC at least the points that it reaches; registers
 // suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those that the
 // grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are multiples
 // of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
@@ -89,7 +89,7 @@ struct Step {
     int clear[3], unclear[3];        // no layer reaches the points in [clear, unclear) along each axis
     int slab_of[4];                  // the number of the first slab across each axis
     int box_of[KINDS + 1];           // and of the first box of each kind
-    int block_of[KINDS + 1];         // the first blocks of kinds in propagate_in_layers or propagate_in_edges, in their order
+    int block_of[KINDS + 1];         // the first blocks of kinds in propagate_in_layers, in its order
     int source_first[3], source_size[3];
     Real center, centers[3], seconds[3 * WIDTH], firsts[3 * WIDTH];
     Slab slab[LAYERS];
@@ -689,25 +689,9 @@ __device__ constexpr int larger(int a, int b)
     return a < b ? b : a;
 }
 
-// Compute the points that layers reach, beginning with those that take longest, and sample the receivers.
+// Compute the points that layers reach, and sample the receivers.
 template <bool ADJOINT>
 __device__ __forceinline__ void propagate_in_layers(const Step& s, int ahead)
-{
-    __shared__ Vec memory[larger(Form<ADJOINT, NDIM - 1, BX, BY>::VECTORS,
-                                 larger(Form<ADJOINT, 2, FX, FY>::VECTORS, Form<ADJOINT, CORNER + 1, FX, FY>::VECTORS))];
-    const int* of = s.block_of;
-    const int block = blockIdx.x;
-#if NDIM == 2
-    if (block < of[1]) return propagate<ADJOINT, 1, BX, BY>(s, ahead, block, of[1], memory);
-    if (block < of[2]) return propagate<ADJOINT, CORNER + 1, FX, FY>(s, ahead, block - of[1], of[2] - of[1], memory);
-#endif
-    if (block < of[3]) return propagate<ADJOINT, 2, FX, FY>(s, ahead, block - of[2], of[3] - of[2], memory);
-    record_one(s, ahead, (block - of[3]) * (BX * BY) + threadIdx.x);
-}
-
-// The same if all points that layers reach are edges.
-template <bool ADJOINT>
-__device__ __forceinline__ void propagate_in_edges(const Step& s, int ahead)
 {
     __shared__ Vec memory[larger(Form<ADJOINT, EDGES, BX, BY>::VECTORS, Form<ADJOINT, SIDES, FX, FY>::VECTORS)];
     const int* of = s.block_of;
@@ -717,16 +701,15 @@ __device__ __forceinline__ void propagate_in_edges(const Step& s, int ahead)
     record_one(s, ahead, (block - of[2]) * (BX * BY) + threadIdx.x);
 }
 
-#define KERNEL_OF_LAYERS(NAME, ADJOINT, FUNCTION)                                            \
-    extern "C" __global__ void __launch_bounds__(BX * BY) NAME(const Step s, int ahead) \
-    {                                                                                         \
-        FUNCTION<ADJOINT>(s, ahead);                                                          \
-    }
+extern "C" __global__ void __launch_bounds__(BX * BY) forward(const Step s, int ahead)
+{
+    propagate_in_layers<false>(s, ahead);
+}
 
-KERNEL_OF_LAYERS(forward, false, propagate_in_layers)
-KERNEL_OF_LAYERS(adjoint, true, propagate_in_layers)
-KERNEL_OF_LAYERS(forward_6, false, propagate_in_edges)
-KERNEL_OF_LAYERS(adjoint_6, true, propagate_in_edges)
+extern "C" __global__ void __launch_bounds__(BX * BY) adjoint(const Step s, int ahead)
+{
+    propagate_in_layers<true>(s, ahead);
+}
 
 #endif
 
