@@ -68,7 +68,7 @@ def test_a_derivative_keeps_wavefields(comm, medium):
     F = Propagator(grid, geometry, comm=comm, **own)
     model, change, data = arrays_of(F, "cupy")
     traces, J = F.linearise(model)
-    assert J.keeps_wavefields
+    assert J.reusable
     found = [np.asarray(x.engine.to_host(x.gather())).tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
     assert found == products(F)
     problem = WaveformMisfit(F, data)

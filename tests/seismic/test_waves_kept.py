@@ -74,8 +74,9 @@ def test_devices_keep_the_wavefields_of_all_shots_or_of_none(comm, monkeypatch):
         device = SimpleNamespace(free_memory=lambda free=free: free)
         monkeypatch.setattr(modelling, "_loops_of", lambda engine, device=device: device)
         on_host, on_device = (shared.kept_shots(SimpleNamespace(memory=memory)) for memory in ("host", "device"))
-        assert on_host == (shots if shots <= fitting else max(0, fitting - 1))
-        assert on_device == (shots if shots <= fitting else 0)
+        assert on_host == (shots if shots <= fitting else max(0, fitting - 1), True)
+        fits = max(shared.range.sizes[0]) <= fitting
+        assert on_device == (shots * fits, fits)
 
 
 def test_modelling_keeps_no_wavefields(comm):

@@ -199,22 +199,24 @@ class Modelling:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
-    def kept_shots(self, engine: Engine) -> int:
-        """Return the number of shots of this rank whose wavefields are kept. Collective.
+    def kept_shots(self, engine: Engine) -> tuple[int, bool]:
+        """Return the number of shots of this rank whose wavefields are kept, and whether all ranks agree to reuse them.
 
         They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
-        exact ones are kept, on devices of all shots or of none: the storage of others takes what is free. The ranks of
-        the tiles of a shot keep the same.
+        exact ones are kept. The ranks of the tiles of a shot keep the same. On devices all ranks keep all shots or
+        none, since the storage of others takes what is free. Collective.
         """
-        if self.storage.checkpoints or self.storage.bits:
-            return 0
-        fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
         host = engine.memory == "host"
+        if self.storage.checkpoints or self.storage.bits:
+            return 0, host
+        fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
         free = available_memory(self.comm.local_size) if host else _loops_of(engine).free_memory()
         fitting = min(fitting, free // (2 * self.storage.bytes))
-        fewer = max(0, fitting - 1) if host else 0
-        kept = len(self.shots) if len(self.shots) <= fitting else fewer
-        return int(self._group.allreduce(np.array([kept]), "min")[0])
+        if not host:
+            fits = bool(self.comm.allreduce(np.array([len(self.shots) <= fitting], np.int64), "min")[0])
+            return len(self.shots) * fits, fits
+        kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
+        return int(self._group.allreduce(np.array([kept]), "min")[0]), True
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""

@@ -3,19 +3,19 @@
 // Threads march along an axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
 // reach are computed by the same code with further terms. In 3-D, where layers across one axis reach, or across rows and one more, their
 // memory variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory.
-// At the other edges, and on grids with fewer axes, where a march would take longer than a step, a kernel before advances them. Compiled without contraction (--fmad=false), each point takes the operations of
-// the NumPy steps in the same order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the
-// points.
+// At the other edges, and on grids with fewer axes, where a march would take longer than a step, a kernel before advances them. Compiled
+// without contraction (--fmad=false), each point takes the operations of the NumPy steps in the same order: results are the same bits as
+// on hosts, and depend neither on the tiles nor on how threads share the points.
 //
 // compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DFX=6 -DFY=21 -DBLOCKS=4 -DLAYER_BLOCKS=3
 // compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=64 -DBY=1 -DFX=32 -DFY=2 -DBLOCKS=1 -DCOLLOPS_DOUBLE
 // compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=64 -DBY=1 -DFX=4 -DFY=16 -DBLOCKS=1
 //
 // NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other. A
-// block has BX x BY threads, or FX x FY where a layer across rows reaches, in 3-D with FX VEC at least the points that it reaches; registers
-// suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those that the
-// grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are multiples
-// of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
+// block has BX x BY threads, or FX x FY where a layer across rows reaches, in 3-D with FX VEC at least the points that it reaches;
+// registers suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those
+// that the grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are
+// multiples of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
 
 #ifdef __HIP__
 #pragma clang fp contract(off)
@@ -218,7 +218,8 @@ __device__ __forceinline__ void store_and_mirror(const Step& s, Real* field, int
 }
 
 // Return the field after a step at the points of a thread, without the source. `total` is the Laplacian with layers.
-__device__ __forceinline__ Vec advanced(const Step& s, int n, long long own, const Vec& middle, const Vec& old, const Vec& c, const Vec& total)
+__device__ __forceinline__ Vec advanced(
+    const Step& s, int n, long long own, const Vec& middle, const Vec& old, const Vec& c, const Vec& total)
 {
     Vec result;
 #pragma unroll
@@ -232,7 +233,8 @@ __device__ __forceinline__ Vec advanced(const Step& s, int n, long long own, con
 }
 
 // Add the source of step n to the field after it, and to the Laplacian, at the points of a thread from (i, j, k) on.
-__device__ __forceinline__ void add_source(const Step& s, int n, int i, int j, int k, const Vec& c, Vec& result, Vec& total)
+__device__ __forceinline__ void add_source(
+    const Step& s, int n, int i, int j, int k, const Vec& c, Vec& result, Vec& total)
 {
     const int box0 = i - s.source_first[0], box1 = j - s.source_first[1];
     if ((unsigned)box0 >= (unsigned)s.source_size[0] || (unsigned)box1 >= (unsigned)s.source_size[1]) return;
