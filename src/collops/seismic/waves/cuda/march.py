@@ -13,10 +13,11 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
+from collops.seismic.waves.cuda import storage as device_storage
 from collops.seismic.waves.cuda.clock import Clock, State
 from collops.seismic.waves.cuda.media_march import on_device
 from collops.seismic.waves.cuda.steps import Arguments, CudaSteps
-from collops.seismic.waves.cuda.storage import CudaStorage, free_memory
+from collops.seismic.waves.cuda.storage import CudaStorage
 from collops.seismic.waves.grid import Slab, Tile
 from collops.seismic.waves.halos import TileHalos
 from collops.seismic.waves.march import March as HostMarch
@@ -24,14 +25,17 @@ from collops.seismic.waves.media.medium import Medium
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.storage import Segments, Storage
 
-__all__ = ["March", "free_memory", "make_steps", "march_for"]
-
 
 def make_steps(
     medium: Medium, slabs: Sequence[Slab], dtype: np.dtype, kernels: str | None, threads: int | None, xp: Any
 ) -> Any:
     """Return the steps of a device; `kernels` and `threads` are for hosts."""
     return medium.device_steps(slabs, dtype, xp)
+
+
+def free_memory() -> int:
+    """Return the free memory of the current device in bytes."""
+    return device_storage.free_memory()
 
 
 def march_for(steps: Any, loops: type[HostMarch]) -> Any:
