@@ -1,0 +1,217 @@
+"""Models of the velocities of P and S waves: exact derivatives by both, on any ranks, tiles, storage and kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import collops
+from collops.errors import InputError, LayoutError
+from collops.extend.communication import alone
+from collops.seismic.signals import ricker
+from collops.seismic.waves import Geometry, Grid, Layers, Propagator, SourceEncoding, WaveformMisfit
+from collops.solvers.nonlinear import lbfgs
+from tests.seismic.elastic_models import elastic_propagator, parts, solid_problem, stack_products, stacks_of
+from tests.seismic.test_waves import small
+from tests.seismic.test_waves_jax import on_jax
+
+NUMPY = {"dtype": "float64", "kernels": "numpy"}
+
+
+def values_of(x):
+    return [part.gather() for part in x]
+
+
+@pytest.mark.parametrize(("ndim", "time_order"), [(2, 4), (3, 2)])
+def test_the_derivative_and_its_adjoint_are_exact_on_any_tiles(comm, ndim, time_order):
+    """Near a free surface and a fluid, with checkpoints; one rank computes the same bits."""
+    shape = ((6, 7, 11), (13, 12))[3 - ndim]
+    grid, geometry, own = solid_problem(ndim, 4, time_order, shape, shots=1, samples=20, width=2)
+    tiles = ((1, 1, comm.size), (comm.size, 1))[3 - ndim]
+    F = elastic_propagator(grid, geometry, own, tiles=tiles if comm.size < 4 else None, comm=comm, **NUMPY)
+    shear = own["shear_velocity"]
+    model, change, data = stacks_of(F, shear)
+    J, traces = F.jacobian(model), F(model)
+    image = J.adjoint(data)
+    for direction in parts(change):
+        modelled = J.forward(direction)
+        missed = abs(float(modelled.dot(data)) - float(direction.dot(image)))
+        assert missed < 1e-12 * float(modelled.norm()) * float(data.norm())
+        one, two = (float((F(model + h * direction) - traces - h * modelled).norm()) for h in (0.1, 0.2))
+        assert 3.95 < two / one < 4.05
+    serial = elastic_propagator(grid, geometry, own, comm=alone(), **NUMPY)
+    memory = serial.storage.bytes // 2
+    assert stack_products(serial, shear) == stack_products(F, shear)
+    few = elastic_propagator(grid, geometry, own, memory=memory, comm=alone(), **NUMPY)
+    assert few.storage.checkpoints and stack_products(few, shear) == stack_products(F, shear)
+
+
+def test_shots_on_other_ranks_and_numba_change_no_bit(comm):
+    grid, geometry, own = solid_problem(2, 8, shots=3, samples=15)
+    shear = own["shear_velocity"]
+    expected = stack_products(elastic_propagator(grid, geometry, own, kernels="numpy", comm=alone()), shear)
+    F = elastic_propagator(grid, geometry, own, kernels="numba", comm=comm)
+    assert stack_products(F, shear) == expected
+
+
+@pytest.mark.serial
+def test_one_velocity_and_both_are_the_same_waves(comm):
+    """A stack replaces the shear velocity, and derivatives with respect to the velocity of P waves are equal."""
+    grid, geometry, own = solid_problem(2, 4, shots=2, samples=25)
+    F, fixed = elastic_propagator(grid, geometry, own, **NUMPY), Propagator(grid, geometry, **NUMPY, **own)
+    model, change, data = stacks_of(F, own["shear_velocity"])
+    assert (F(model) == fixed(model[0])).all()
+    J, expected = F.jacobian(model), fixed.jacobian(model[0])
+    image = J.adjoint(data)
+    assert float((image[0] - expected.adjoint(data)).norm()) < 1e-14 * float(image[0].norm())
+    alike = J.forward(parts(change)[0]) - expected.forward(change[0])
+    assert float(alike.norm()) < 1e-14 * float(F(model).norm())
+    fluid = own["shear_velocity"] == 0
+    assert not image[1].local_array[fluid].any() and image[1].local_array[~fluid].all()
+
+
+@pytest.mark.serial
+def test_gradients_are_differences_of_misfits(comm):
+    """At points of both velocities inside, next to a fluid, in a corner and at a free surface; without the Jacobian."""
+    grid, geometry, own = solid_problem(2, 4, shots=1, samples=30, width=3)
+    F = elastic_propagator(grid, geometry, own, **NUMPY)
+    model = stacks_of(F, own["shear_velocity"])[0]
+    problem = WaveformMisfit(F, F(0.98 * model))
+    gradient = problem.jacobian(model).adjoint(problem.residual(model))
+    for part in (0, 1):
+        largest = np.abs(gradient[part].local_array).max()
+        for point in ((3, 0), (3, 5), (0, 0), (grid.shape[0] // 2 - 1, 2), (0, grid.shape[1] - 1)):
+            misfits = []
+            for sign in (-1, 1):
+                near = model.copy()
+                near[part].local_array[point] += 0.05 * sign
+                misfits.append(0.5 * float(problem.residual(near).norm()) ** 2)
+            slope = (misfits[1] - misfits[0]) / 0.1
+            assert abs(slope - gradient[part].local_array[point]) < 1e-6 * largest
+
+
+@pytest.mark.serial
+def test_linearised_reflections_have_the_analytic_coefficients():
+    """By Aki and Richards: a change of S waves has -8 (b / a) sin(i)^2 cos(i)^2 times the echo of one of P waves."""
+    h, depth, interface, offsets = 5.0, 40.0, 44, np.array([0.0, 200.0, 280.0])
+    grid = Grid((84, 56), (h, h), layers=Layers(14))
+    wavelet = np.pad(ricker(25.0, 0.00125)[0], (0, 230))[:230]
+    receivers = np.stack([60 + offsets, np.full(3, depth)], axis=1)
+    F = Propagator(
+        grid, Geometry([[60.0, depth]], receivers, wavelet, 0.00125), shear_velocity=0.0, comm=alone(), **NUMPY
+    )
+    a, b = (collops.full(F.domain, v, comm=F.comm) for v in (2000.0, 1000.0))
+    below = collops.from_global((np.arange(56) >= interface) * np.ones((84, 1)), layout=F.domain, comm=F.comm)
+    J = F.jacobian(collops.StackedArray([a, b]))
+    pairs = (below, 0 * below), (0 * below, below)
+    of_p, of_s = (J.forward(collops.StackedArray(pair)).local_array[0] for pair in pairs)
+    angle = np.arctan(offsets / 2 / ((interface - 0.5) * h - depth))
+    expected = -8 * 0.5 * (np.sin(angle) * np.cos(angle)) ** 2
+    np.testing.assert_allclose((of_s * of_p).sum(axis=1) / (of_p * of_p).sum(axis=1), expected, atol=0.02)
+
+
+@pytest.mark.serial
+def test_windows_wavelets_encoding_and_compressed_storage(comm):
+    grid, geometry, own = solid_problem(2, 4, surface=False, shots=2, samples=25)
+    options = {"comm": comm, **NUMPY}
+    F, windowed = (elastic_propagator(grid, geometry, own, aperture=x, **options) for x in (None, 500.0))
+    model, change, data = stacks_of(F, own["shear_velocity"])
+    J, expected = F.jacobian(model), F(model)
+    same = windowed.jacobian(model)
+    pairs = [(windowed(model), expected), (same.forward(change), J.forward(change))]
+    for found, right in (*pairs, *zip(same.adjoint(data), J.adjoint(data), strict=True)):
+        assert float((found - right).norm()) < 1e-13 * float(right.norm())
+    W = F.wavelet_operator(model)
+    wavelet = collops.from_global(np.asarray(geometry.wavelet), layout=W.domain, comm=comm)
+    assert float((W @ wavelet - expected).norm()) < 1e-12 * float(expected.norm())
+    encoding = SourceEncoding(np.array([[1.0, -1.0]]))
+    encoded = elastic_propagator(grid, encoding.geometry(geometry), own, **options)
+    assert float((encoded(model) - encoding.data(expected)).norm()) < 1e-12 * float(expected.norm())
+    lossy = elastic_propagator(grid, geometry, own, memory=int(0.6 * F.storage.bytes), wavefield_bits=16, **options)
+    assert lossy.storage.bits == 16
+    for found, right in zip(lossy.jacobian(model).adjoint(data), J.adjoint(data), strict=True):
+        assert 0 < float((found - right).norm()) < 1e-4 * float(right.norm())
+
+
+def test_windows_raise_the_errors_of_any_rank_on_all(comm):
+    """The longest time step of a window depends on the shear velocities where it ends."""
+    grid, geometry, own = solid_problem(2, 4, surface=False, shots=3, samples=5)
+    F = elastic_propagator(grid, geometry, own, aperture=20.0, comm=comm, **NUMPY)
+    model, change, data = stacks_of(F, own["shear_velocity"])
+    J = F.jacobian(model)
+    assert abs(float(J.forward(change).dot(data)) - float(change.dot(J.adjoint(data)))) < 1e-12
+    with pytest.raises(InputError, match="unstable"):
+        F(3.3 * model)
+
+
+def test_inversion_of_both_velocities(comm):
+    """L-BFGS with bounds of both; residuals keep their wavefields, and encode nothing that another model has."""
+    grid = Grid((16, 14), (10.0, 10.0), order=4, layers=Layers(4))
+    wavelet = np.pad(ricker(30.0, 0.002)[0], (0, 60))[8:68]
+    x = np.linspace(10, 140, 8)
+    geometry = Geometry([[20.0, 10.0], [120.0, 10.0]], np.stack([x, np.full(8, 120.0)], axis=1), wavelet, 0.002)
+    F = Propagator(grid, geometry, shear_velocity=0.0, comm=comm, **NUMPY)
+    bump = np.exp(-((np.arange(16)[:, np.newaxis] - 7.5) ** 2 + (np.arange(14) - 6.5) ** 2) / 8)
+    truth, start = (
+        collops.StackedArray(
+            [collops.from_global(v + c * bump, layout=F.domain, comm=comm) for v, c in ((2000.0, one), (1000.0, two))]
+        )
+        for one, two in ((150.0, -80.0), (0.0, 0.0))
+    )
+    problem = WaveformMisfit(F, F(truth))
+    result = lbfgs(problem, start, niter=8, lower=collops.StackedArray([0.7 * start[0], 0.7 * start[1]]))
+    assert result.residual_norms[-1] < 0.1 * result.residual_norms[0]
+    errors = [[float((x[n] - truth[n]).norm()) for n in (0, 1)] for x in (start, result.x)]
+    assert errors[1][0] < 0.7 * errors[0][0] and errors[1][1] < 0.8 * errors[0][1]
+
+
+def test_jax_differentiates_both_velocities(comm, jax_double):
+    import jax
+
+    grid = Grid((8, 6), (10.0, 10.0), order=2, layers=Layers(1), free_surface=True)
+    geometry = Geometry([[33.0, 20.0]], [[40.0, 10.0]], ricker(40.0, 0.002)[0][5:15], 0.002)
+    shear = np.where(np.arange(6) == 3, 0.0, 900.0) * np.ones((8, 1))
+    F = Propagator(
+        grid, geometry, shear_velocity=0.0, tiles=(comm.size, 1) if comm.size < 3 else None, comm=comm, **NUMPY
+    )
+    model, _, data = stacks_of(F, shear)
+    model, traced = 0.9 * model, collops.StackedArray([on_jax(0.9 * x) for x in model])
+    slope = jax.grad(lambda v: F(v).dot(on_jax(data)))(traced)
+    expected = F.jacobian(model).adjoint(data)
+    for found, right in zip(slope, expected, strict=True):
+        scale = float(right.norm())
+        np.testing.assert_allclose(found.local_array, right.local_array, rtol=0, atol=1e-13 * scale)
+
+
+def test_unusable_models(comm):
+    grid, geometry, own = solid_problem(2, 4, shots=1, samples=5)
+    F = elastic_propagator(grid, geometry, own, comm=comm, **NUMPY)
+    model, _, _ = stacks_of(F, own["shear_velocity"])
+    v, shear = model
+    for wrong, error, words in [
+        ([v, -1 * shear], InputError, "finite and not negative"),
+        ([v, shear * np.nan], InputError, "finite and not negative"),
+        ([-1 * v, shear], InputError, "positive and finite"),
+        ([v, 4 * shear], InputError, "Poisson's ratio"),
+        ([v, shear, shear], LayoutError, "velocities of P and of S waves"),
+        ([9 * v, 5 * shear], InputError, "unstable"),
+    ]:
+        for use in (F, F.jacobian):
+            with pytest.raises(error, match=words):
+                use(collops.StackedArray(wrong))
+    acoustic = Propagator(*small(2, 4, shots=1, samples=5), comm=comm, **NUMPY)
+    with pytest.raises(InputError, match="elastic medium"):
+        acoustic(collops.StackedArray([v, shear]))
+    with pytest.raises(LayoutError, match="takes an array"):
+        F.jacobian(model).forward(v)
+
+
+def test_a_model_may_have_a_solid_surface_where_the_propagator_has_none(comm):
+    grid = Grid((9, 12), (10.0, 8.0), order=2, layers=Layers(3), free_surface=True)
+    F = Propagator(
+        grid, Geometry([[40.0, 17.0]], [[40.0, 40.0]], np.ones(3), 0.001), shear_velocity=0.0, comm=comm, **NUMPY
+    )
+    fast, shear = (collops.full(F.domain, v, comm=comm) for v in (2000.0, 900.0))
+    F(collops.StackedArray([fast, 0 * shear]))
+    with pytest.raises(InputError, match="1 of the sources"):
+        F(collops.StackedArray([fast, shear]))
