@@ -37,12 +37,14 @@ class Born(LinearOperator):
 
     Forward propagates both fields together. Adjoint recomputes :math:`w^n` and visits it in reverse order, within the
     memory of the propagator, and sums :math:`\lambda^{n+1} w^n` with the adjoint field :math:`\lambda`. Images of shots
-    are added in an order that does not depend on the ranks.
+    are added in an order that does not depend on the ranks. With respect to both velocities of elastic media there is
+    such a sum of each field, which the transpose of the derivative of the moduli maps to the velocities.
 
     Changes of the model and data must be of the engine of `model`.
 
     Messages: as for the propagator. Adjoint: the exchanges of halos for each step of both fields on several tiles, and
-    one all-to-all and one allgather of images, among the ranks with the same tile.
+    one all-to-all and one allgather of images, among the ranks with the same tile. On several tiles, both velocities
+    take one more exchange of halos forward, and one for each shear stress in the adjoint.
 
     Examples
     --------

@@ -137,8 +137,9 @@ class Propagator:
     With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
     to the modulus at the reference frequency [3]_.
 
-    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
-    order in time, and each shot on several tiles one allreduce of its traces.
+    Messages: a model sends one small allreduce; a stack of both velocities two, and on several tiles one exchange of
+    halos. Each time step on several tiles sends one exchange of halos, or two of fourth order in time, and each shot
+    on several tiles one allreduce of its traces.
 
     References
     ----------
