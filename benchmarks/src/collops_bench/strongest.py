@@ -36,6 +36,7 @@ _KINDS = (
 PEERS = (
     "CuPy",
     "Devito",
+    "GHEX",
     "JAX",
     "MPI",
     "MPI neighbourhood",
@@ -54,6 +55,7 @@ PEERS = (
     "PyLops-MPI, first array",
     "PyTorch",
     "SciPy",
+    "cuFFTMp",
     "deepwave",
     "jax.numpy",
     "jaxDecomp, transposed",
