@@ -35,7 +35,7 @@ def stack(*velocities):
 
 
 truth, start = stack(of_p, of_s), stack(0 * of_p + 700, 0 * of_s + 400)
-result = lbfgs(WaveformMisfit(F, F(truth)), start, niter=10, lower=0.7 * start, upper=1.3 * start)
+result = lbfgs(WaveformMisfit(F, F(truth)), start, niter=7, lower=0.7 * start, upper=1.3 * start)
 
 for name, model in (("start", start), ("found", result.x)):
     p, s = (float((v - w).norm() / (u - w).norm()) for u, v, w in zip(start, model, truth, strict=True))
@@ -43,7 +43,7 @@ for name, model in (("start", start), ("found", result.x)):
         print(f"{name}: error {np.hypot(p, s) / 2**0.5:.2f}, of P waves {p:.2f}, of S waves {s:.2f}")
 
 # %%
-# Surface waves determine the velocity of S waves; ten iterations with two shots find each change in its own velocity.
+# Surface waves determine the velocity of S waves; seven iterations with two shots find each change in its own velocity.
 _, axes = plt.subplots(2, 2, figsize=(8, 4), layout="constrained")
 for row, (name, model) in zip(axes, {"true": truth, "found": result.x}.items(), strict=True):
     for ax, wave, velocity in zip(row, "PS", model, strict=True):

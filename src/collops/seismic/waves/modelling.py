@@ -126,8 +126,8 @@ class Modelling:
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
         self._fill = TileHalos(parts, layout, self._group, self.medium.fields) if count > 1 else None
-        one = count > 1 and self.medium.fields
-        self._fill_one = TileHalos(parts, layout, self._group, ()) if one else self._fill
+        several = count > 1 and self.medium.fields
+        self._fill_one = TileHalos(parts, layout, self._group, ()) if several else self._fill  # of one field
         self.memory = memory
 
     def model(self, model: Array) -> VelocityModel | ElasticModel:

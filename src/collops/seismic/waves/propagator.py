@@ -82,8 +82,9 @@ class Propagator:
     Attributes
     ----------
     domain, range : Layout
-        Of a model in metres per second, of the grid's shape: replicated, or split into tiles. Of the data, (shots,
-        receivers, samples): split by shots over the groups, and replicated over the tiles of a group.
+        Of a model in metres per second, or of each part of a stack, of the grid's shape: replicated, or split into
+        tiles. Of the data, (shots, receivers, samples): split by shots over the groups, and replicated over the tiles
+        of a group.
     shots : range
         The shots of this rank's group.
     storage : Storage
