@@ -42,6 +42,7 @@ PEERS = (
     "MPI neighbourhood",
     "MPI point-to-point",
     "NCCL",
+    "NVSHMEM",
     "PETSc",
     "PETSc basic",
     "PETSc neighbor",

@@ -97,7 +97,7 @@ def _check_adjoint(context: Context, case: Beside) -> Check:
     return check(context.comm, f"dot test of {case.name}", error, TOLERANCE[case.dtype])
 
 
-def _like_ours(context: Context, program: Program, layout: Layout) -> Any:
+def _like_ours(context: Context, program: Program, layout: Any) -> Any:
     """Return the result of a program, times its factor, as this rank's vector of it in `layout`. Collective."""
     result = program.run()
     if program.layout is not None:
