@@ -93,7 +93,7 @@ class Moduli:
         velocity, shear : array
             The velocities.
         images : array
-            Of all fields, on the tile: the adjoint field, multiplied by C, times the derivative of the residual.
+            Of all fields, on the tile: the adjoint field, multiplied by C, times the stored wavefield, over all times.
         near : sequence of array
             The images of the shear stresses times their harmonic means, also at the points before the tile; 0 where the
             grid ends.
@@ -102,7 +102,7 @@ class Moduli:
         mean, differences, factor = images[-1].copy(), images[-n:-1].sum(axis=0), -smaller
         if self._tile.surface:
             mean[..., 0] += images[-2][..., 0]
-            differences[..., 0] -= images[-2][..., 0]
+            differences[..., 0] = images[-n:-2, ..., 0].sum(axis=0)
             factor[..., 0] += square[..., 0] - smaller[..., 0]
         of_velocity = self.relative_slope(velocity, shear) * mean
         total = differences + mean * factor / (square - smaller)
