@@ -54,7 +54,7 @@ struct Step {
     long long origin[3];     // of the tile in components of velocity
     int plane, row;          // of a component of velocity
     int size[3], begin[3], box_begin[3][3], box_end[3][3];  // `begin` is the least of all boxes, at a vector
-    int surface, stores, scatters;
+    int surface, stores, scatters, images;  // `images`: of all fields
     Zone zone[2][3][3][2];   // of stress and of velocity, by the axes of the velocity and of the derivative
     Real factor, third, weights[3][WIDTH];
 };
@@ -391,15 +391,24 @@ __device__ __forceinline__ void leap(const Step& s, const Point& p, const Vector
     }
 }
 
-// Add the products of the fields whose coefficients depend on the velocity of P waves to an image.
+// Add the products of the fields to the image of each, or of those whose coefficients depend on the velocity of P waves to one image.
 __device__ __forceinline__ void add_to_image(const Step& s, const Point& p, int ahead)
 {
     const Real *u = s.u.at + index_in(s.u, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
+    Real* image = s.image + own_index(s, p);
+    if (s.images) {
+#pragma unroll
+        for (int f = 0; f < FIELDS; ++f) {
+            Real* at = image + f * own_size(s);
+            store(at, load<Vector>(at) + (s.factor * load<Vector>(u + f * s.u.field)) * load<Vector>(w + f * s.w.field));
+        }
+        return;
+    }
     const int f = FIELDS - 1;
-    Vector total = load<Vector>(s.image + own_index(s, p));
+    Vector total = load<Vector>(image);
     total = total + (s.factor * load<Vector>(u + f * s.u.field)) * load<Vector>(w + f * s.w.field);
     if (s.surface && p.k == 0) total.x[0] += (s.factor * u[(f - 1) * s.u.field]) * w[(f - 1) * s.w.field];
-    store(s.image + own_index(s, p), total);
+    store(image, total);
 }
 
 template <bool ADJOINT>
