@@ -5,8 +5,6 @@ A star forest of entries would need indices and buffers for each entry; rows are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from collops.backend import LocalArray, engine_of
@@ -73,25 +71,20 @@ def _sent_lengths(
     comm, pattern = forest.comm, forest.pattern.reversed() if back else forest.pattern
     rows = [side.counts(comm.size) for side in (pattern.sends, pattern.receives)]
     arrived = comm.alltoallv(lengths.astype(np.int64, copy=False), *rows)
-    return arrived, (_sums(lengths, rows[0]), _sums(arrived, rows[1]))
-
-
-def _sums(lengths: LocalArray, counts: Sequence[int]) -> list[int]:
-    """Return the sums of consecutive groups of lengths."""
     engine = engine_of(lengths)
-    bounds = engine.from_host(np.cumsum([0, *counts]))
-    return np.diff(engine.to_host(starts_of(lengths)[bounds])).tolist()
+    ends = [starts_of(part)[engine.from_host(np.cumsum(n))] for part, n in zip((lengths, arrived), rows, strict=True)]
+    entries = np.diff(engine.to_host(engine.xp.stack(ends)), axis=1, prepend=0).tolist()
+    return arrived, (entries[0], entries[1])
 
 
 def _entries_of(starts: LocalArray, rows: LocalArray) -> LocalArray:
     """Return the places of the entries of these rows, one row after the other."""
-    begins, ends = starts[rows], starts[rows + 1]
-    filled = begins < ends
-    begins, ends = begins[filled].astype(np.int64), ends[filled].astype(np.int64)
-    xp, offsets = engine_of(starts).xp, starts_of(ends - begins)
-    # Sums of steps: 1 within a row, and from the last entry of the row before to the first entry of a row.
-    steps = xp.ones(int(offsets[-1]), np.int64)
-    before = xp.zeros_like(begins)
-    before[1:] = ends[:-1] - 1
-    steps[offsets[:-1]] = begins - before
-    return steps.cumsum()
+    engine, begins = engine_of(starts), starts[rows]
+    lengths = starts[rows + 1] - begins
+    offsets = starts_of(lengths)
+    places = engine.xp.arange(int(offsets[-1]))
+    if engine.memory == "host":
+        row = np.repeat(np.arange(len(rows)), lengths)
+    else:  # CuPy's ``repeat`` takes no array of numbers
+        row = engine.xp.searchsorted(offsets[1:], places, side="right")
+    return places + (begins - offsets[:-1])[row]
