@@ -80,8 +80,8 @@ def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
 class RepeatedProduct:
     """The function :func:`product_rows`, faster if it is called again.
 
-    The first call stores the lengths of rows and which entries ranks send. If a rank has factors of
-    other patterns, all ranks begin again. The product keeps entries that are 0.
+    The first call stores the lengths of rows and which entries ranks send. If a rank has factors of other patterns, all
+    ranks begin again. The product keeps entries that are 0.
     """
 
     def __init__(self) -> None:
