@@ -73,6 +73,7 @@ BENCHMARKS = {
         Benchmark("products", "Fourier transforms and sparse products beside other libraries.", 16 * _GIB, 2 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("multigrid", "Multigrid's set-up and solution, against PyAMG and PETSc.", 24 * _GIB, 4 * _GIB),
+        Benchmark("multigrid_scaling", "Multigrid on more ranks, with as many rows for each.", 40 * _GIB, 4 * _GIB),
         Benchmark("posterior", "Samples of the posterior of a migration, in solutions for its mean.", _GIB, _GIB),
         Benchmark("collectives", "Messages of all sizes against the raw library."),
         Benchmark("pairwise", "Latency and bandwidth between two ranks, as OSU defines them."),
