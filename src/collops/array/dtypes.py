@@ -68,14 +68,14 @@ def real_of(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def significant_bytes(numbers: np.ndarray) -> np.ndarray:
-    """Return the bytes of numbers in C order, as ``uint8``, without the padding of long double, whose contents vary."""
+def significant_bytes(numbers: np.ndarray) -> memoryview:
+    """Return the bytes of numbers in C order, without the padding of long double, whose contents vary."""
     numbers = np.ascontiguousarray(numbers).reshape(-1)
     numbers = numbers.view(real_of(numbers.dtype))
     octets = numbers.view(np.uint8)
     if numbers.dtype.char != "g" or np.finfo(numbers.dtype).nmant != _X87_MANTISSA_BITS:
-        return octets
-    return np.ascontiguousarray(octets.reshape(numbers.size, -1)[:, :_X87_BYTES])
+        return octets.data
+    return np.ascontiguousarray(octets.reshape(numbers.size, numbers.itemsize)[:, :_X87_BYTES]).reshape(-1).data
 
 
 @lru_cache(maxsize=64)

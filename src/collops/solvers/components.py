@@ -11,8 +11,6 @@ import numpy as np
 
 from collops.operators import LinearOperator
 
-__all__ = ["components", "numbers_of_option"]
-
 
 def components(owner: Any) -> dict[str, Any]:
     """Return the attributes of a function or of a schedule of step sizes that define it.
