@@ -274,14 +274,17 @@ def test_other_functions_are_refused(comm, folder):
     def run(f, g, niter):
         return proximal_gradient(f, g, x0, tau=0.01, niter=niter, checkpoint=folder, resume=True)
 
-    f, g = L2(op, y, q=x0), Box(-0.1 * abs(x0), 2.0)
+    lower = -0.1 * abs(x0)
+    lower.leaves[0].local_array[:1] = -np.inf
+    f, g = L2(op, y, q=x0), Box(lower)
     run(f, g, 2)
     for name, others in [
         ("f", (L2(op, -y, q=x0), g)),
         ("f", (L2(1.001 * op, y, q=x0), g)),
         ("f", (L2(op, y), g)),
         ("f", (L2(op, y, q=x0, qgrad=False), g)),
-        ("g", (f, Box(-0.1 * abs(x0), x0))),
+        ("g", (f, Box(-0.1 * abs(x0)))),
+        ("g", (f, Box(lower, 1.0 + abs(x0)))),
         ("g", (f, 2.0 * L1(0.1 * abs(x0)))),
     ]:
         with pytest.raises(CheckpointError, match=f"its option {name} is"):

@@ -440,7 +440,12 @@ def _alike_numbers(saved: Mapping[str, Any] | None, present: Mapping[str, Any] |
         return False
     limit = 4 * tolerance * max(saved["norm"], present["norm"])
     numbers = zip([saved["norm"], *saved["projection"]], [present["norm"], *present["projection"]], strict=True)
-    return all(abs(before - now) <= limit for before, now in numbers)
+    return all(_near(before, now, limit) for before, now in numbers)
+
+
+def _near(before: float, now: float, limit: float) -> bool:
+    """Return whether two numbers differ by at most a limit; bounds may be infinite, and their projections NaN."""
+    return before == now or (before != before and now != now) or abs(before - now) <= limit < np.inf
 
 
 def _options(method: object) -> dict[str, Any]:
@@ -475,7 +480,7 @@ def _alike(saved: object, present: object, tolerance: float, iteration: int) -> 
     if isinstance(present, bool | str | None) or isinstance(saved, bool | str | None):
         return saved == present
     if isinstance(present, int | float) and isinstance(saved, int | float):
-        return abs(saved - present) <= tolerance * max(abs(saved), abs(present))
+        return _near(saved, present, tolerance * max(abs(saved), abs(present)))
     if isinstance(present, Mapping) and isinstance(saved, Mapping):
         if "projection" in present and "projection" in saved:
             return saved.get("type") == present.get("type") and _alike_numbers(saved, present, tolerance)
