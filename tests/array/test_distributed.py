@@ -149,6 +149,21 @@ def test_from_local(comm):
         ca.from_local(wrong, layout, comm=comm)
 
 
+def test_from_local_needs_one_dtype(comm):
+    """A part without elements, too: sums and gathered values would be wrong, or MPI would abort."""
+    last = comm.rank == comm.size - 1
+    part = np.zeros(0) if last else np.arange(3, dtype=np.int32)
+    for layout in (None, Layout.split(3 * comm.size - 3, comm.size, sizes=[3] * (comm.size - 1) + [0])):
+        if comm.size == 1:
+            assert ca.from_local(part, layout, comm=comm).dtype == np.float64
+            continue
+        with pytest.raises(UnsupportedTypeError, match="one dtype and engine") as caught:
+            ca.from_local(part, layout, comm=comm)
+        assert caught.value.on_all_ranks
+        assert f"rank {comm.size - 1}: float64 of numpy" in str(caught.value)
+        assert ca.from_local(part.astype(np.int32), layout, comm=comm).sum() == 3 * (comm.size - 1)
+
+
 OPERATIONS = [
     operator.add,
     operator.sub,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +117,29 @@ def test_an_engine(comm):
 def test_empty_parts_and_empty_arrays(comm):
     np.testing.assert_array_equal(from_chunked(VALUES[:1], comm=comm).gather(), VALUES[:1])
     assert from_chunked(VALUES[:0], comm=comm).shape == (0, 6)
+
+
+class Deferred(Watched):
+    """An array whose parts have a mask when they are computed, but not when NumPy converts them, as of dask."""
+
+    def __getitem__(self, index):
+        part = super().__getitem__(index)
+        return SimpleNamespace(__array__=lambda *_, **options: part.data, compute=lambda: part)
+
+
+def test_masks_are_refused_where_parts_are_computed(comm):
+    np.testing.assert_array_equal(from_chunked(Deferred(VALUES), comm=comm).gather(), VALUES)
+    sources = [Deferred(np.ma.masked_greater(VALUES, 1))]
+    if importlib.util.find_spec("dask") is not None:
+        import dask.array
+
+        sources.append(dask.array.ma.masked_greater(dask.array.from_array(VALUES, chunks=(2, 3)), 1))
+    for source in sources:
+        with pytest.raises(UnsupportedTypeError, match="masked"):
+            from_chunked(source, comm=comm)
+    unknown = SimpleNamespace(shape=(np.nan, 6), dtype=VALUES.dtype, __getitem__=VALUES.__getitem__)  # of dask
+    with pytest.raises(LayoutError, match="compute_chunk_sizes"):
+        from_chunked(unknown, comm=comm)
 
 
 def test_errors_are_raised_by_all_ranks(comm):

@@ -16,6 +16,7 @@ from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
 from collops.comm.mpi import ControlChannel, MpiTransport
 from collops.comm.nccl import NcclTransport
+from collops.compat.pylops_mpi._messages import mpi_allgather
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
 from tests.comm import device
 from tests.compat.played import NcclCommunicator, peers_nccl
@@ -412,3 +413,13 @@ def test_split_of_a_native_communicator(comm, monkeypatch) -> None:
     monkeypatch.setenv("NCCL_PYLOPS_MPI", "0")
     with pytest.raises(RuntimeError, match="NCCL_PYLOPS_MPI"):
         pylops_mpi.utils._nccl.nccl_split(mask)
+
+
+def test_allgather_needs_one_dtype(comm) -> None:
+    from mpi4py import MPI
+
+    if comm.size == 1:
+        pytest.skip("one rank has one dtype")
+    part = np.zeros(0) if comm.rank == 0 else np.ones(2, np.float32)
+    with pytest.raises(UnsupportedTypeError, match="one dtype, not float64, float32"):
+        mpi_allgather(MPI.COMM_WORLD, part)

@@ -167,7 +167,7 @@ def test_restriction_in_any_order(comm, name, dtype):
 
 
 def test_restriction_refuses_what_is_not_there(comm):
-    for wrong in ([5], [-6], [[1, 2]], [0.5]):
+    for wrong in ([5], [-6], [[1, 2]], [0.5], np.array([2**64 - 1], np.uint64)):
         with pytest.raises(InputError, match="iava"):
             Restriction(5, wrong, comm=comm)
     op = Restriction(5, [1, 3, 4], comm=comm, dtype="c16")

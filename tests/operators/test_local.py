@@ -137,6 +137,32 @@ def test_results_may_be_lists_but_not_missing():
             op.forward_local(np.ones(2), np.empty(3))
 
 
+def test_results_may_be_tensors_but_not_gradients():
+    """Tensors of PyTorch have dtypes of their own, and become arrays unless they require gradients."""
+
+    class Tensor:
+        dtype = "torch.float64"
+
+        def __init__(self, values) -> None:
+            self.values = values
+
+        def __array__(self, dtype=None, copy=None):
+            if self.values[0] == 0:
+                raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+            return self.values
+
+    class Network(Duck):
+        def matvec(self, x):
+            return Tensor(self.whole @ x)
+
+    op = lift_local(Network(np.arange(6.0).reshape(3, 2)))
+    assert_close(op.forward_local(np.ones(2), np.empty(3)), [1.0, 5.0, 9.0])
+    with pytest.raises(UnsupportedTypeError, match=r"Tensor, cannot become an array: .* requires grad"):
+        op.forward_local(np.zeros(2), np.empty(3))
+    with pytest.raises(UnsupportedTypeError, match=r"must be a dtype of NumPy, not 'torch.float64'"):
+        lift_local(SimpleNamespace(shape=(3, 2), dtype=Tensor.dtype, matvec=len, rmatvec=len))
+
+
 @pytest.mark.parametrize("thing", [None, 3, "x", object(), [1, 2]])
 def test_what_is_no_operator_is_refused(thing):
     with pytest.raises(UnsupportedTypeError, match="not a local operator"):

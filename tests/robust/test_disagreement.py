@@ -288,6 +288,39 @@ def test_solvers_agree_on_their_start_without_being_asked(comm, first, others):
     assert sent["agreement"] == 1
 
 
+def test_solvers_agree_on_functions_and_step_sizes(comm):
+    if comm.size == 1:
+        pytest.skip("one rank agrees with itself")
+    op, first = collops.VStack([np.ones((4, 3))], comm), comm.rank == 0
+    y, x = collops.ones(op.range, comm=comm), collops.ones(op.domain, comm=comm)
+    f, g = collops.L2(op, y), collops.L1(0.1)
+    last, steps = 2.0 if first else 3.0, [0.1, 0.2 if first else 0.3]
+    run = collops.proximal_gradient
+    for solve in (
+        lambda: collops.ista(op, y, niter=1, alpha=0.1, eps=0.1, threshkind="soft" if first else "hard"),
+        lambda: collops.ista(op, y, niter=2, alpha=0.1, eps=0.1, decay=np.array(steps)),
+        lambda: collops.primal_dual(collops.L2(), g, op, x, steps, 0.1, niter=2),
+        lambda: run(f, collops.L1(last), x, tau=0.1, niter=1),
+        lambda: run(f, collops.L1(0.1) if first else collops.L0(0.1), x, tau=0.1, niter=1),
+        lambda: run(f, last * collops.L1(0.1).chain(collops.Box(0, 9)), x, tau=0.1, niter=1),
+        lambda: run(f, collops.Box(0, last), x, tau=0.1, niter=1, backtracking=True),
+    ):
+        with pytest.raises(errors.InputError, match="a solver's start differs between ranks") as caught:
+            solve()
+        assert caught.value.on_all_ranks
+    run(f, collops.lift_proximal(Own(comm.rank)), x, tau=0.1, niter=1)  # of each rank's elements
+
+
+class Own:
+    """A function of another package."""
+
+    def __init__(self, number) -> None:
+        self.sigma = float(number)
+
+    def prox(self, x, tau):
+        return x
+
+
 def test_the_same_call_from_two_lines(checked, lenient):
     def two_lines(comm):
         if comm.rank == 0:

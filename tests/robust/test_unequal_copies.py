@@ -211,6 +211,11 @@ def test_equal_copies(checked):
             values[4] = 0.0 if checked.rank % 2 else -0.0
         x = collops.from_local(values, replicated(checked), comm=checked)
         x.check_replicated()
+    padded = np.full(8 * 16, checked.rank, np.uint8).view(np.longdouble)
+    np.add(np.arange(8), 0.5, out=padded)  # leaves the padding, which has no value
+    freed = [np.full(8 * 16, checked.rank + 1, np.uint8) for _ in range(9)]
+    del freed  # temporary arrays get this memory, and keep it as their padding
+    collops.from_local(padded, replicated(checked), comm=checked).check_replicated()
     collops.from_global(values, comm=checked)
     collops.empty(replicated(checked), comm=checked)  # values that nobody has set
 

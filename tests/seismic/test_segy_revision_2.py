@@ -300,3 +300,32 @@ def test_shots_of_revision_2_keep_their_headers(tmp_path):
     np.testing.assert_array_equal(np.concatenate(again.traces), centred())
     assert again.geometry.sources.tolist() == survey.geometry.sources.tolist()
     assert SegyFile.inspect(tmp_path / "b.sgy").binary()[3201] == 77
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("minor", "more"), [(0, 0), (0, 1), (1, 2)])
+def test_traces_of_different_lengths_may_fill_a_file_of_equal_ones(tmp_path, order, minor, more):
+    path = tmp_path / "a.sgy"
+
+    def varying(counts, **fields):
+        """Write one trace of each length, and return the file and the values."""
+        rows = [numbers(61)[trace, :count] for trace, count in enumerate(counts)]
+        options = {"order": order, "minor": minor, "more": more, "H3503": 0, **fields}
+        contents = [write(path, row[None], **options).read_bytes() for row in rows]
+        path.write_bytes(b"".join([contents[0][:3600], *[content[3600:] for content in contents]]))
+        return SegyFile.inspect(path), np.stack([np.pad(row, (0, max(counts) - len(row))) for row in rows])
+
+    for counts, fields in (
+        ([40, 50, 30, 40, 20, 60], {}),  # 40 each on average
+        ([40, 50, 30, 40, 20, 61], {}),
+        ([30, 50, 40], {"Q3513": 3}),
+    ):
+        file, values = varying(counts, **fields)
+        assert file.varying is not None and file.varying[0].tolist() == counts
+        np.testing.assert_array_equal(file.read(np.arange(len(counts))), values)
+    # Traces of equal length, with smaller numbers in the headers of those that end in zeros.
+    padded = numbers()
+    padded[:, 30:] = 0
+    file = SegyFile.inspect(write(path, padded, order=order, minor=minor, more=more, H3503=0, of_trace={"H115": 30}))
+    assert file.varying is None and file.traces == TRACES
+    np.testing.assert_array_equal(file.read(np.arange(TRACES)), padded)

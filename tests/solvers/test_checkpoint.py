@@ -39,7 +39,7 @@ from collops.solvers import (
 )
 from collops.solvers.checkpoint import Every, Signals, Timer, difference
 from collops.solvers.nonlinear import gauss_newton, lbfgs
-from collops.solvers.proximal import L1, L2, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
+from collops.solvers.proximal import L1, L2, Box, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import ROWS, Cubic, assert_close, joined, problem, random_matrix, start
 
@@ -264,6 +264,33 @@ def test_other_problems_are_refused(comm, folder):
     for M in (2 * _ascending(op), None):
         with pytest.raises(CheckpointError, match="preconditioner differs"):
             cgls(op, y, niter=9, tol=0, M=M, **run)
+
+
+def test_other_functions_are_refused(comm, folder):
+    """The data of proximal methods are in their functions."""
+    op, _, _, y = problem("vstack", comm, "f8")
+    x0 = _start(op, y)
+
+    def run(f, g, niter):
+        return proximal_gradient(f, g, x0, tau=0.01, niter=niter, checkpoint=folder, resume=True)
+
+    lower = -0.1 * abs(x0)
+    lower.leaves[0].local_array[:1] = -np.inf
+    f, g = L2(op, y, q=x0), Box(lower)
+    run(f, g, 2)
+    for name, others in [
+        ("f", (L2(op, -y, q=x0), g)),
+        ("f", (L2(1.001 * op, y, q=x0), g)),
+        ("f", (L2(op, y), g)),
+        ("f", (L2(op, y, q=x0, qgrad=False), g)),
+        ("g", (f, Box(-0.1 * abs(x0)))),
+        ("g", (f, Box(lower, 1.0 + abs(x0)))),
+        ("g", (f, 2.0 * L1(0.1 * abs(x0)))),
+    ]:
+        with pytest.raises(CheckpointError, match=f"its option {name} is"):
+            run(*others, 3)
+    assert run(f, g, 3).resumed_from == 2  # f has been used
+    assert run(L2(op, y, q=x0), g, 4).resumed_from == 3
 
 
 def test_what_is_given_for_each_iteration_may_be_longer():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import SupportsIndex
 
 import numpy as np
@@ -17,10 +16,10 @@ from collops.array.redistribute import agree_on_values, compare_copies, moved, o
 from collops.backend import Engine, LocalArray, engine_of
 from collops.backend import engine as find_engine
 from collops.comm import Communicator
-from collops.comm.agreement import collective_errors, collective_values
+from collops.comm.agreement import collective_values, raised_together, table
 from collops.comm.arguments import communicator_or_world
 from collops.comm.call import check_rank
-from collops.errors import LayoutError, type_name
+from collops.errors import LayoutError, UnsupportedTypeError, type_name
 
 
 def from_global(
@@ -181,7 +180,8 @@ def from_local(
         On every rank, if the parts do not fit together or do not fit `layout`.
     UnsupportedTypeError
         On every rank, if one of them is not an array, its byte order is not this machine's, or, with several ranks, it
-        is spread over several devices or on another GPU than the current one.
+        is spread over several devices or on another GPU than the current one; or if the parts, also those without
+        elements, have different dtypes or engines.
 
     Examples
     --------
@@ -193,24 +193,36 @@ def from_local(
     True
     """
     comm = communicator_or_world(comm)
-    if layout is None:
-        shape = partial(_shape_of, local_array, comm)
-        return DistributedArray(Layout._from_local(shape, comm, axis, mask), comm, local_array)
-    if mask is not None:
+    if layout is not None and mask is not None:
         raise LayoutError("from_local takes a layout or a mask; pass the mask to the layout")
-    with collective_errors(comm):
-        _shape_of(local_array, comm)
-        x = DistributedArray._uncompared(layout, comm, local_array)
+
+    def describe() -> list[object]:
+        engine = _checked_engine(local_array, comm)
+        if layout is not None:
+            DistributedArray._uncompared(layout, comm, local_array)
+        return [list(local_array.shape), f"{local_array.dtype.name} of {engine.name}"]
+
+    shapes, types = zip(*collective_values(comm, describe), strict=True)
+    if len(set(types)) > 1:
+        with raised_together():
+            lines = table(dict(enumerate(types)), comm.size, "")
+            raise UnsupportedTypeError(
+                f"the local arrays must have one dtype and engine, also those without elements:\n{lines}"
+            )
+    if layout is None:
+        joined = Layout._of_parts([tuple(shape) for shape in shapes], axis, mask)
+        return DistributedArray(joined, comm, local_array)
+    x = DistributedArray._uncompared(layout, comm, local_array)
     compare_copies(x, groups=True)
     return x
 
 
-def _shape_of(local_array: LocalArray, comm: Communicator) -> tuple[int, ...]:
-    """Return the shape of a local array after checking that messages can carry it."""
+def _checked_engine(local_array: LocalArray, comm: Communicator) -> Engine:
+    """Return the engine of a local array after checking that messages can carry it."""
     engine = engine_of(local_array)
     array = engine.adopt(local_array)
     if comm.size > 1:
         engine.check_devices(array)
     as_dtype(array.dtype)
     check_byte_order(array.dtype)
-    return tuple(array.shape)
+    return engine

@@ -10,7 +10,18 @@ from numpy.typing import DTypeLike
 
 from collops.errors import InputError, UnsupportedTypeError
 
-__all__ = ["accumulator", "as_dtype", "check_byte_order", "combined", "is_half", "norm_dtype", "real_of"]
+__all__ = [
+    "accumulator",
+    "as_dtype",
+    "check_byte_order",
+    "combined",
+    "is_half",
+    "norm_dtype",
+    "real_of",
+    "significant_bytes",
+]
+
+_X87_MANTISSA_BITS, _X87_BYTES = 63, 10  # of long double on x86, which is padded to 12 or 16 bytes
 
 
 def as_dtype(dtype: DTypeLike) -> np.dtype:
@@ -55,6 +66,16 @@ def accumulator(dtype: np.dtype) -> np.dtype:
 def real_of(dtype: np.dtype) -> np.dtype:
     """Return the dtype of the real part."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def significant_bytes(numbers: np.ndarray) -> memoryview:
+    """Return the bytes of numbers in C order, without the padding of long double, whose contents vary."""
+    numbers = np.ascontiguousarray(numbers).reshape(-1)
+    numbers = numbers.view(real_of(numbers.dtype))
+    octets = numbers.view(np.uint8)
+    if numbers.dtype.char != "g" or np.finfo(numbers.dtype).nmant != _X87_MANTISSA_BITS:
+        return octets.data
+    return np.ascontiguousarray(octets.reshape(numbers.size, numbers.itemsize)[:, :_X87_BYTES]).reshape(-1).data
 
 
 @lru_cache(maxsize=64)

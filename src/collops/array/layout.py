@@ -272,14 +272,12 @@ class Layout(_Interned):
         LayoutError
             On every rank, if the parts do not fit together.
         """
-        return cls._from_local(lambda: as_shape(local_shape), comm, axis, mask)
+        shapes = collective_values(checked_communicator(comm), lambda: as_shape(local_shape))
+        return cls._of_parts([tuple(shape) for shape in shapes], axis, mask)
 
     @classmethod
-    def _from_local(
-        cls, local_shape: Callable[[], Sequence[int]], comm: Communicator, axis: int, mask: Integers | None
-    ) -> Layout:
-        """Implement :meth:`from_local` for the result of ``local_shape()``."""
-        shapes = [tuple(shape) for shape in collective_values(checked_communicator(comm), local_shape)]
+    def _of_parts(cls, shapes: Sequence[tuple[int, ...]], axis: int, mask: Integers | None) -> Layout:
+        """Return the layout of parts of these shapes, one for each rank; see :meth:`from_local`."""
         if len({len(shape) for shape in shapes}) != 1:
             raise LayoutError(f"local arrays must have one number of axes, not the shapes {few(shapes)}")
         axis = normal_axis(axis, len(shapes[0]))
@@ -288,7 +286,7 @@ class Layout(_Interned):
             raise LayoutError(f"local arrays may differ along axis {axis} only, but have the shapes {few(shapes)}")
         sizes = [shape[axis] for shape in shapes]
         shape = (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
-        return cls.split(shape, comm.size, axis, sizes=sizes, mask=mask)
+        return cls.split(shape, len(shapes), axis, sizes=sizes, mask=mask)
 
     # The block of each rank
 

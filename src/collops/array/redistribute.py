@@ -13,7 +13,7 @@ from types import ModuleType
 
 import numpy as np
 
-from collops.array.dtypes import real_of
+from collops.array.dtypes import real_of, significant_bytes
 from collops.array.layout import Block, Layout
 from collops.array.operands import GlobalArray
 from collops.array.plans import recent_plans
@@ -153,7 +153,8 @@ def _digest(array: LocalArray) -> list[object]:
     if numbers.dtype.kind not in "biu":
         numbers = numbers.view(real_of(numbers.dtype))
         numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers + np.zeros((), numbers.dtype))
-    return [hashlib.blake2b(numbers.tobytes(), digest_size=16).hexdigest(), str(values.dtype), list(values.shape)]
+    digest = hashlib.blake2b(significant_bytes(numbers), digest_size=16).hexdigest()
+    return [digest, str(values.dtype), list(values.shape)]
 
 
 @recent_plans

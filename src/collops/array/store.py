@@ -23,7 +23,7 @@ import numpy as np
 
 from collops.array.base import Array
 from collops.array.distributed import DistributedArray
-from collops.array.dtypes import as_dtype
+from collops.array.dtypes import as_dtype, significant_bytes
 from collops.array.layout import Layout
 from collops.array.layout_arguments import as_extents
 from collops.array.redistribute import compare_copies, moved
@@ -302,9 +302,9 @@ def _with_coordinates(
         axes[name] = (names,) if isinstance(names, str) else names
         if not isinstance(values, Array):
             values = np.asarray(values)
-            checksums[name] = zlib.crc32(values.tobytes())
             layout = Layout.split(values.shape, comm.size)
             part = np.array(values[layout.slices(comm.rank)], as_dtype(values.dtype))
+            checksums[name] = zlib.crc32(significant_bytes(values))
             values = DistributedArray._uncompared(layout, comm, part)
         labels[name] = values
     form = _Form(*(option if isinstance(option, Mapping) else dict.fromkeys(arrays, option) for option in form))

@@ -74,7 +74,9 @@ def from_chunked(
     comm.agree("the array to read", f"{dtype} {layout}")
     with collective_errors(comm):
         try:
-            values = np.asanyarray(source[layout.slices(comm.rank)])
+            part = source[layout.slices(comm.rank)]
+            # The conversion of dask's arrays to NumPy drops masks, unlike their computation.
+            values = np.asanyarray(part.compute() if hasattr(part, "compute") else part)
         except (OSError, RuntimeError, *ARGUMENT_ERRORS) as problem:
             raise InputError(f"rank {comm.rank} cannot read its part of {type_name(source)}: {problem}") from problem
         # A view of a file or of the caller's array is copied; what has been read or computed is not.
@@ -89,6 +91,8 @@ def _checked(source: Any, layout: Layout | None, ranks: int) -> tuple[Layout, np
     dtype, shape = np.dtype(source.dtype).newbyteorder("="), tuple(source.shape)
     if dtype.kind not in "biufc":
         raise UnsupportedTypeError(f"elements of arrays must be numbers or booleans, not {dtype}")
+    if not all(extent == extent for extent in shape):
+        raise LayoutError(f"the shape {shape} is not known yet: call compute_chunk_sizes() of the array of dask")
     if layout is None:
         return _aligned(shape, _chunks_of(source), ranks), dtype
     if not isinstance(layout, Layout) or layout.shape != shape or layout.ranks != ranks:

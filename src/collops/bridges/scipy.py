@@ -10,7 +10,7 @@ from scipy.sparse import linalg
 
 import collops
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
-from collops.extend.arrays import Array
+from collops.extend.arrays import Array, significant_bytes
 from collops.extend.engines import Engine
 from collops.extend.engines import engine as find_engine
 from collops.extend.operators import AnyLayout, Columns
@@ -100,10 +100,10 @@ class _OnAllRanks(linalg.LinearOperator):
         self._blocks: dict[int, Columns] = {}
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return self._product(self._op, x.reshape(-1), False)
+        return self._product(self._op, np.asarray(x).reshape(-1), False)
 
     def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return self._product(self._op, x.reshape(-1), True)
+        return self._product(self._op, np.asarray(x).reshape(-1), True)
 
     def _matmat(self, X: np.ndarray) -> np.ndarray:
         return self._product_of_columns(X, False)
@@ -112,6 +112,7 @@ class _OnAllRanks(linalg.LinearOperator):
         return self._product_of_columns(X, True)
 
     def _product_of_columns(self, X: np.ndarray, adjoint: bool) -> np.ndarray:
+        X = np.asarray(X)  # a matrix of NumPy always has two axes
         count = X.shape[1]
         if count == 0:
             return np.zeros((self.shape[1 if adjoint else 0], 0), np.result_type(X.dtype, self._op.dtype))
@@ -123,7 +124,7 @@ class _OnAllRanks(linalg.LinearOperator):
         """Return the product of `op` with a vector, or with the rows of a matrix."""
         comm = op.comm
         if comm.size > 1:
-            checksum = zlib.crc32(np.ascontiguousarray(values).view(np.uint8).data)
+            checksum = zlib.crc32(significant_bytes(values))
             direction = "adjoint" if adjoint else "forward"
             comm.agree(_VECTOR, f"{direction}, {values.dtype} of shape {values.shape}, checksum {checksum:08x}")
         apply, source = (op.adjoint, op.range) if adjoint else (op.forward, op.domain)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from collops import errors
 
-__all__ = ["MpiComm", "MpiHandle", "collective_errors", "collective_values", "name_ranks", "raised_together"]
+__all__ = ["MpiComm", "MpiHandle", "collective_errors", "collective_values", "name_ranks", "raised_together", "table"]
 
 AnyCommunicator: TypeAlias = Any
 """A :class:`Communicator`, in the modules that its class imports."""

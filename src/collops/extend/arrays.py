@@ -5,6 +5,7 @@ from collops.array import transfers as transfers
 from collops.array.broadcasting import broadcast as broadcast
 from collops.array.broadcasting import broadcast_layout as broadcast_layout
 from collops.array.broadcasting import broadcast_operand as broadcast_operand
+from collops.array.dtypes import significant_bytes as significant_bytes
 from collops.array.halo import HaloPlan as HaloPlan
 from collops.array.halo import halo_widths as halo_widths
 from collops.array.layout_arguments import as_shape as as_shape

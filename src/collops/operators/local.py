@@ -137,7 +137,12 @@ class LiftedOperator:
     ) -> None:
         self.operator = operator
         self.shape: tuple[int, int] = (int(operator.shape[0]), int(operator.shape[1]))
-        self.dtype = np.dtype(operator.dtype)
+        try:
+            self.dtype = np.dtype(operator.dtype)
+        except TypeError:
+            raise UnsupportedTypeError(
+                f"the dtype of {type_name(operator)} must be a dtype of NumPy, not {operator.dtype!r}"
+            ) from None
         self.clinear = bool(getattr(operator, "clinear", True))
         self._matvec = matvec or operator.matvec
         self._rmatvec = rmatvec or operator.rmatvec
@@ -158,14 +163,18 @@ class LiftedOperator:
 def _of_engine(result: LocalArray, x: LocalArray) -> LocalArray:
     """Copy the product of an operator to JAX if `x` is of JAX, since the operator may reuse its memory.
 
-    The product may be a list, as in SciPy.
+    The product may be a list or a tensor of PyTorch, as in SciPy.
     """
     engine = engine_of(x)
-    if not hasattr(result, "dtype"):
+    if not isinstance(getattr(result, "dtype", None), np.dtype):
         try:
             result = np.asarray(result)
         except ValueError:
             raise LayoutError("the product of a local operator is a list of lists of different lengths") from None
+        except (RuntimeError, TypeError) as problem:  # of PyTorch, for gradients, devices and dtypes that NumPy lacks
+            raise UnsupportedTypeError(
+                f"the product of a local operator, a {type_name(result)}, cannot become an array: {problem}"
+            ) from problem
         if result.ndim and result.dtype.kind not in "biufc":
             raise UnsupportedTypeError(f"the product of a local operator must be numbers, not {result.dtype}")
     return engine.from_host(result) if engine.traced and isinstance(result, np.ndarray) else result

@@ -188,9 +188,9 @@ def _checked(iava: Sequence[int] | np.ndarray, extent: int) -> np.ndarray:
     indices = np.asarray(iava)
     if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
         raise InputError(f"iava must be a sequence of integers, not of shape {indices.shape} and type {indices.dtype}")
-    indices = indices.astype(np.int64)
-    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
+    if indices.size and not (-extent <= indices.min() and indices.max() < extent):  # before uint64 could wrap around
         raise InputError(f"iava has indices from {indices.min()} to {indices.max()}; the axis has {extent} samples")
+    indices = indices.astype(np.int64)
     return np.where(indices < 0, indices + extent, indices)
 
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from types import FrameType
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ from collops.operators import LinearOperator
 from collops.operators.base import AnyLayout
 from collops.profile import mark
 from collops.solvers.checkpoint_folder import CheckpointFolder
+from collops.solvers.components import components
 from collops.solvers.history import History
 from collops.solvers.method import Method
 from collops.solvers.problem import consistent, mask_of, real_dtype, working_dtype
@@ -47,7 +49,7 @@ __all__ = ["Every"]
 
 Path = str | PathLike[str]
 
-_FORMAT = 2
+_FORMAT = 3
 _LABEL = "checkpoint"
 _STORED = "stored"
 _ANNOUNCED_BYTES, _ANNOUNCED_SECONDS = 100_000_000, 1.0  # smaller and faster checkpoints are not announced
@@ -363,21 +365,20 @@ _SEED = 5
 def fingerprint(method: Any, operator: LinearOperator | None, data: Array, x0: Array | None) -> dict[str, Any]:
     """Return the fingerprint of a problem, in a form for JSON. Collective.
 
-    The operator and a preconditioner are applied once, to random numbers; a nonlinear problem, which is a part of
-    its method, has a residual at the starting point instead.
+    The operator, a preconditioner and the operators in options and proximal functions are applied once, to random
+    numbers; a nonlinear problem, which is a part of its method, has a residual at the starting point instead.
     """
     applied = preconditioned = residual = None
     if (nonlinear := getattr(method, "problem", None)) is not None:
         residual = _numbers_of(nonlinear.residual(data))
     if operator is not None:
-        dtype = working_dtype(operator, data, None)
-        probe = random(operator.domain, seed=_SEED, comm=data.comm, dtype=dtype, engine=data.engine)
+        probe = _probe(operator, data)
         applied = {"domain": _shapes(operator.domain), **_numbers_of(operator.forward(probe))}
         if getattr(method, "M", None) is not None:
             preconditioned = _numbers_of(method.M.forward(probe))
     return {
         "method": method.name,
-        "options": json.loads(json.dumps(_options(method), default=_described)),
+        "options": json.loads(json.dumps(_options(method), default=partial(_described, data))),
         "data": _numbers_of(data),
         "start": None if x0 is None else _numbers_of(x0),
         "operator": applied,
@@ -409,6 +410,11 @@ def difference(saved: Mapping[str, Any], present: Mapping[str, Any], iteration: 
     return None
 
 
+def _probe(operator: LinearOperator, data: Array) -> Array:
+    dtype = working_dtype(operator, data, None)
+    return random(operator.domain, seed=_SEED, comm=data.comm, dtype=dtype, engine=data.engine)
+
+
 def _numbers_of(array: Array) -> dict[str, Any]:
     """Return shape, dtype, norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
@@ -434,44 +440,50 @@ def _alike_numbers(saved: Mapping[str, Any] | None, present: Mapping[str, Any] |
         return False
     limit = 4 * tolerance * max(saved["norm"], present["norm"])
     numbers = zip([saved["norm"], *saved["projection"]], [present["norm"], *present["projection"]], strict=True)
-    return all(abs(before - now) <= limit for before, now in numbers)
+    return all(_near(before, now, limit) for before, now in numbers)
+
+
+def _near(before: float, now: float, limit: float) -> bool:
+    """Return whether two numbers differ by at most a limit; bounds may be infinite, and their projections NaN."""
+    return before == now or (before != before and now != now) or abs(before - now) <= limit < np.inf
 
 
 def _options(method: object) -> dict[str, Any]:
-    """Return the options that determine the iterates."""
+    """Return the options that determine the iterates. The fingerprint has the preconditioner elsewhere."""
     if not dataclasses.is_dataclass(method):
         return {}
-    names = [field.name for field in dataclasses.fields(method) if field.name not in getattr(method, "tolerances", ())]
+    others = {"M", *getattr(method, "tolerances", ())}
+    names = [field.name for field in dataclasses.fields(method) if field.name not in others]
     return {name: getattr(method, name) for name in names}
 
 
-def _described(value: Any) -> object:
-    """Return a representation in JSON of an option; of an operator its shapes, of an array its norm too. Collective."""
+def _described(data: Array, value: Any) -> object:
+    """Return a representation in JSON of an option, with numbers of arrays and of the images of operators. Collective.
+
+    Operators are applied to random numbers on the engine of `data`.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, complex):
         return [value.real, value.imag]
     if isinstance(value, LinearOperator):
-        return f"{type(value).__name__} from {_shapes(value.domain)} to {_shapes(value.range)}"
+        image = value.forward(_probe(value, data))
+        return {"type": type(value).__name__, "domain": _shapes(value.domain), **_numbers_of(image)}
     if hasattr(value, "leaves"):
-        numbers = _numbers_of(value)
-        return {name: numbers[name] for name in ("shapes", "norm")}
+        return _numbers_of(value)
     if dataclasses.is_dataclass(value):
         return _options(value)
-    return {"type": type(value).__name__} | {name: part for name, part in vars(value).items() if _is_part(part)}
-
-
-def _is_part(value: object) -> bool:
-    """Return whether this is a component of a function or of a schedule of step sizes: numbers, or a function."""
-    return isinstance(value, float | list) or type(value).__module__.startswith("collops.solvers.proximal")
+    return {"type": type(value).__name__, **components(value)}
 
 
 def _alike(saved: object, present: object, tolerance: float, iteration: int) -> bool:
     if isinstance(present, bool | str | None) or isinstance(saved, bool | str | None):
         return saved == present
     if isinstance(present, int | float) and isinstance(saved, int | float):
-        return abs(saved - present) <= tolerance * max(abs(saved), abs(present))
+        return _near(saved, present, tolerance * max(abs(saved), abs(present)))
     if isinstance(present, Mapping) and isinstance(saved, Mapping):
+        if "projection" in present and "projection" in saved:
+            return saved.get("type") == present.get("type") and _alike_numbers(saved, present, tolerance)
         return saved.keys() == present.keys() and all(
             _alike(saved[name], present[name], tolerance, iteration) for name in present
         )

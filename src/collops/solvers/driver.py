@@ -22,6 +22,7 @@ from collops.errors import InputError, NotFiniteError, UnsupportedTypeError
 from collops.operators import LinearOperator
 from collops.profile import mark
 from collops.solvers.checkpoint import Checkpoints, Path, open_checkpoints
+from collops.solvers.components import numbers_of_option
 from collops.solvers.execution import Execution, GraphExecution
 from collops.solvers.history import History, on_device, open_history
 from collops.solvers.method import MAX_RESTARTS, Method
@@ -297,14 +298,14 @@ def _same_on_all_ranks(
     method: Method, A: LinearOperator | None, y: Array, x0: Array | None, run: Run
 ) -> dict[str, Any]:
     """Return the options that must be equal on all ranks: they determine the solver's messages, or the solution."""
-    options = {option.name: getattr(method, option.name) for option in dataclasses.fields(method)}
+    options = {option.name: numbers_of_option(getattr(method, option.name)) for option in dataclasses.fields(method)}
     tolerances = {name: getattr(method, name) for name in sorted(method.tolerances)}
     return {
         "method": method.name,
         "niter": run.niter,
         **{name: value for name, value in vars(method).items() if isinstance(value, int)},
         **{name: value for name, value in tolerances.items() if not is_traced(value)},
-        **{name: value for name, value in options.items() if isinstance(value, int | float | str)},
+        **{name: value for name, value in options.items() if value is not None},
         "M": getattr(method, "M", None) is not None,
         "shape": None if A is None else A.shape,
         "dtype": str(y.dtype),

@@ -26,6 +26,7 @@ from collops.extend.communication import (
     device_count,
     mpi4py_module,
     name_of_operation,
+    raised_together,
 )
 from collops.extend.engines import engine as engine_named
 from collops.extend.engines import engine_of
@@ -61,10 +62,16 @@ def mpi_allreduce(base_comm, send_buf, recv_buf=None, engine="numpy", op=None) -
 def mpi_allgather(
     base_comm: Communicator | MpiComm, send_buf: LocalArray, recv_buf: LocalArray = None, engine: str | None = "numpy"
 ) -> list[LocalArray]:
-    """Return the arrays of all ranks, whose shapes may differ; they are contiguous in `recv_buf` if it is not None."""
+    """Return the arrays of all ranks, whose shapes may differ; they are contiguous in `recv_buf` if it is not None.
+
+    Raises UnsupportedTypeError on every rank if the dtypes differ.
+    """
     comm = _ranks(base_comm)
-    shapes = [tuple(shape) for shape in comm.allgather_metadata(list(send_buf.shape))]
-    return _gathered(comm, send_buf, shapes, recv_buf)
+    shapes, dtypes = zip(*comm.allgather_metadata([list(send_buf.shape), send_buf.dtype.name]), strict=True)
+    if len(set(dtypes)) > 1:
+        with raised_together():
+            raise UnsupportedTypeError(f"the arrays of all ranks must have one dtype, not {', '.join(dtypes)}")
+    return _gathered(comm, send_buf, [tuple(shape) for shape in shapes], recv_buf)
 
 
 def _gathered(

@@ -120,12 +120,15 @@ class SegyFile:
             body >= trace_count * length if trace_count else body >= length and body % length == 0 for length in lengths
         ]
         length = lengths[fits.index(True)] if any(fits) else lengths[0]
-        varying = None
-        header_bytes = length - samples * np.dtype(SAMPLE_TYPES[code]).itemsize
-        if not any(fits) and revision > 0 and not number(FIXED, 2):
+        varying, header_sizes = None, [HEADER_BYTES * (1 + extra) for extra in counts]
+        header_bytes = header_sizes[lengths.index(length)]
+        found = None
+        if revision > 0 and not number(FIXED, 2):
             size_of_traces = body if not trace_count else size - first
-            varying = varying_traces(path, endian, first, size_of_traces, header_bytes, samples, code, trace_count)
-        if varying is not None:
+            equal = length if any(fits) else None
+            found = varying_traces(path, endian, first, size_of_traces, header_sizes, samples, code, trace_count, equal)
+        if found is not None:
+            header_bytes, varying = found
             samples, trace_count = int(varying[0].max()), varying.shape[1]
         elif not any(fits):
             expected = f"{trace_count}" if trace_count else "an integer number"

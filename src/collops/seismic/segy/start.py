@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from collops.seismic.segy.layout import (
     number_at,
 )
 from collops.seismic.streams import Location, opened, read_exactly, size_of
+
+_CHECKED = 16  # traces whose headers are read, to check that traces have equal lengths
 
 
 def start_of(path: Location) -> tuple[int, bytes]:
@@ -81,23 +85,55 @@ def end_of_texts(path: Location, extended: int) -> int:
 
 
 def varying_traces(
-    path: Location, endian: str, first: int, size: int, header_bytes: int, samples: int, code: int, count: int
-) -> np.ndarray | None:
-    """Return the number of samples and the first byte of each trace in a file of traces of different lengths.
+    path: Location,
+    endian: str,
+    first: int,
+    size: int,
+    header_sizes: Sequence[int],
+    samples: int,
+    code: int,
+    count: int,
+    equal: int | None,
+) -> tuple[int, np.ndarray] | None:
+    """Return the size of trace headers, and the number of samples and the first byte of each trace, if they vary.
 
-    `size` is the number of bytes of all traces; `samples` is the number of samples where a header has none. The result
-    has shape ``(2, traces)``, or is None if the traces do not fill the file, or are not `count`, if it is not 0.
+    `size` is the number of bytes of all traces, `header_sizes` are possible sizes of their headers, `samples` is the
+    number of samples where a header has none, and `count` the number of traces, or 0. The array has shape
+    ``(2, traces)``. The result is None if the traces do not fill the file, or are not `count`.
+
+    If the file may consist of traces of `equal` length, in bytes, the result is None unless the headers of some of them
+    have another number of samples, and those of all traces of different lengths have one.
     """
-    itemsize, position, end, found = np.dtype(SAMPLE_TYPES[code]).itemsize, first, first + size, []
     with opened(path) as file:
-        while position + header_bytes <= end and (not count or len(found) < count):
-            file.seek(position)
-            header = file.read(header_bytes)
-            number = number_at(header, TRACE_COUNT, 2, endian)
-            if header[HEADER_BYTES:][NAME - 1 : NAME + 7] in EXTENSION:
-                number = number_at(header[HEADER_BYTES:], LONG_TRACE_COUNT, 4, endian) or number
-            found.append((number or samples, position))
-            position += header_bytes + found[-1][0] * itemsize
-    if not found or position > end or (len(found) != count if count else position < end):
-        return None
-    return np.array(found, dtype=np.int64).T
+        if equal is not None and not _has_other_counts(file, endian, first, size, header_sizes, samples, equal):
+            return None
+        for header_bytes in dict.fromkeys(header_sizes):
+            itemsize, position, end, found = np.dtype(SAMPLE_TYPES[code]).itemsize, first, first + size, []
+            while position + header_bytes <= end and (not count or len(found) < count):
+                number = _count_at(file, position, header_bytes, endian) or (samples if equal is None else 0)
+                if not number:
+                    break
+                found.append((number, position))
+                position += header_bytes + number * itemsize
+            if found and position <= end and (len(found) == count if count else position == end):
+                return header_bytes, np.array(found, dtype=np.int64).T
+    return None
+
+
+def _has_other_counts(
+    file: Any, endian: str, first: int, size: int, header_sizes: Sequence[int], samples: int, equal: int
+) -> bool:
+    """Return whether the header of one of some traces of equal length has another number of samples."""
+    checked = np.unique(np.linspace(0, size // equal - 1, _CHECKED).astype(int)).tolist()
+    counts = [_count_at(file, first + equal * trace, max(header_sizes), endian) for trace in checked]
+    return not {0, samples, samples & 0xFFFF}.issuperset(counts)
+
+
+def _count_at(file: Any, position: int, header_bytes: int, endian: str) -> int:
+    """Return the number of samples in the header of the trace at a position; 0 if it has none."""
+    file.seek(position)
+    header = file.read(min(header_bytes, 2 * HEADER_BYTES))  # with trace header extension 1
+    number = number_at(header, TRACE_COUNT, 2, endian)
+    if header[HEADER_BYTES:][NAME - 1 : NAME + 7] in EXTENSION:
+        number = number_at(header[HEADER_BYTES:], LONG_TRACE_COUNT, 4, endian) or number
+    return number

@@ -89,7 +89,6 @@ class L2(ProxOperator):
         self._points = 0
         self._last: Array | None = None
         self._buffers = Buffers()
-        self._normal = None if Op is None else Op.H @ Op
         self.capturable = Op is None or (Op.capturable and not callable(niter))
 
     def _remembered(self) -> dict[str, AnyLayout | None]:
@@ -133,6 +132,11 @@ class L2(ProxOperator):
             # Always the same memory, so that a replay starts from the point of the previous replay.
             self._last = point if self._last is None else axpby(1.0, point, 0.0, point, out=self._last)
         return axpby(1.0, point, 0.0, point, out=out)
+
+    @cached_property
+    def _normal(self) -> LinearOperator:
+        """``A^H A``."""
+        return self._operator.H @ self._operator  # pyright: ignore[reportOptionalMemberAccess]
 
     @cached_property
     def _adjoint_data(self) -> Array:
