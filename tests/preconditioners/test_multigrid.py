@@ -358,6 +358,12 @@ def test_normal_equations_of_a_tomography(comm):
     assert with_multigrid.iterations <= 22 and 3 * with_multigrid.iterations < with_jacobi.iterations
 
 
+def test_a_matrix_without_rows(comm):
+    A = CSRMatrix.from_global(sp.csr_array((0, 0)), comm=comm)
+    M = multigrid(A)
+    assert M.rows == [0] and (M @ collops.zeros(A.rows, comm=comm)).shape == (0,)
+
+
 def test_singular_systems(comm):
     """A box whose sides are insulated: the solution is known but for a constant."""
     side = line(30).tolil()
@@ -606,6 +612,8 @@ def test_errors(comm, monkeypatch):
         multigrid(A, threshold=2)
     with pytest.raises(InputError, match="too large or too small for single precision"):
         multigrid(split(1e200 * plane(30), comm), single_precision=True)
+    with pytest.raises(InputError, match="the diagonal has negative entries"):
+        multigrid(split(sp.csr_array(-plane(12)), comm))
     with pytest.raises(InputError, match="degree"):
         multigrid(A, degree=-1)
     with pytest.raises(UnsupportedTypeError, match="CSRMatrix"):

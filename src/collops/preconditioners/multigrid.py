@@ -161,8 +161,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, its entries are not
-        finite or too large, or the set-up would need more memory than there is.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal is not positive, its entries
+        are not finite or too large, or the set-up would need more memory than there is.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -196,7 +196,7 @@ def multigrid(
         vectors = _checked_vectors(A, near_null_space, block, options.engine)
     A = _placed(A, options.engine)
     with collective_errors(A.comm):
-        _check_range(A, options.entries)
+        _check_diagonal(A, options.entries)
     _check_hermitian(A)
     return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
@@ -291,7 +291,7 @@ class Multigrid(LinearOperator):
             _check_memory(A, self._options.engine)
         A = _placed(A, self._options.engine)
         with collective_errors(self.comm):
-            _check_range(A, self._options.entries)
+            _check_diagonal(A, self._options.entries)
             if not _same_pattern(A, self._finest):
                 raise InputError(
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
@@ -423,17 +423,28 @@ def _check_memory(A: CSRMatrix, engine: Engine) -> None:
         )
 
 
-def _check_range(A: CSRMatrix, dtype: np.dtype) -> None:
-    """Raise an error if `dtype` cannot represent the diagonal, which has the largest entries of a positive matrix."""
+def _check_diagonal(A: CSRMatrix, dtype: np.dtype) -> None:
+    """Raise an error if the diagonal, which has the largest entries of a positive matrix, is negative.
+
+    The same if `dtype` cannot represent it.
+    """
+    diagonal = A.entries[0].diagonal()
+    if any_true(diagonal.real < 0):
+        raise InputError(
+            "multigrid needs a positive definite matrix, but the diagonal has negative entries: if the matrix is "
+            "negative definite, solve with its negative"
+        )
     if dtype == A.dtype:
         return
-    sizes, limits = abs(A.entries[0].diagonal()), np.finfo(dtype)
+    sizes, limits = abs(diagonal), np.finfo(dtype)
     if any_true(~((sizes > limits.tiny) & (sizes < limits.max))):
         raise InputError("the diagonal is too large or too small for single precision: scale the matrix")
 
 
 def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
+    if not A.rows.size:
+        return
     dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=dtype, engine=engine) for seed in (1, 2))
     image, other = A @ u, A @ v
