@@ -251,7 +251,8 @@ class Multigrid(LinearOperator):
 
         Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
         for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
-        multigrid may converge faster. The first call stores the patterns of products, so that later calls take less
+        multigrid may converge faster, and if weak entries become strong, the operator complexity may exceed 1.5. The
+        first call stores the patterns of products, so that later calls take less
         than half of the time of a set-up.
 
         Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
