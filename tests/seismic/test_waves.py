@@ -46,6 +46,13 @@ def products(F):
     return [x.gather().tobytes() for x in (F(model), J.forward(change), J.adjoint(data))]
 
 
+def linearised_products(F):
+    """As `products`, of the derivative that keeps wavefields."""
+    model, change, data = arrays_of(F)
+    traces, J = F.linearise(model)
+    return [x.gather().tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
+
+
 def assert_exact_adjoint(F, engine="numpy"):
     """Check that the Jacobian is the derivative, to second order, and its adjoint the exact transpose; return it."""
     model, change, data = arrays_of(F, engine=engine)

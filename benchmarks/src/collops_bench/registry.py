@@ -68,6 +68,7 @@ BENCHMARKS = {
         Benchmark("lsm", "Least-squares Kirchhoff migration.", 4 * _GIB, _GIB),
         Benchmark("traveltimes", "Travel times in a velocity model, against fast marching.", 24 * _GIB, _GIB),
         Benchmark("waves", "Acoustic modelling and gradients, against deepwave and Devito.", 130 * _GIB, 2 * _GIB),
+        Benchmark("media", "Waves in elastic and other media, against deepwave.", 60 * _GIB, 2 * _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
         Benchmark("products", "Fourier transforms and sparse products beside other libraries.", 16 * _GIB, 2 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),

@@ -11,6 +11,14 @@ from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
 
 
+def serves_again(jacobian: LinearOperator, model: DistributedArray) -> bool:
+    """Return whether to keep the Jacobian of :meth:`Propagator.linearise` at a model for its next product there.
+
+    Without wavefields it saves little, and the storage of devices must be free between gradients. All ranks agree.
+    """
+    return model.engine.memory == "host" or (isinstance(jacobian, Born) and jacobian.reusable)
+
+
 class Born(LinearOperator):
     r"""The derivative of the traces with respect to the velocity, at one model. Collective.
 
@@ -61,6 +69,7 @@ class Born(LinearOperator):
         self._modelling = modelling
         self._march = modelling.march(self._velocity)
         self._kept: dict[int, LocalArray] = {}  # wavefields of shots, from `modelled`
+        self.reusable = False  # on devices if it has those of all shots
         super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
 
     def modelled(self) -> DistributedArray:
@@ -68,8 +77,8 @@ class Born(LinearOperator):
         modelling = self._modelling
         traces = modelling.no_traces(self._engine)
         with collective_errors(modelling.comm):  # before other ranks wait for halos
-            kept = range(modelling.kept_shots(self._engine))
-            self._kept = {number: self._march.wavefields() for number in kept}
+            kept, self.reusable = modelling.kept_shots(self._engine)
+            self._kept = {number: self._march.wavefields() for number in range(kept)}
         for number, shot in enumerate(modelling.shots):
             self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))

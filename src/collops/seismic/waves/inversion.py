@@ -8,6 +8,7 @@ import numpy as np
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
+from collops.seismic.waves.born import serves_again
 from collops.seismic.waves.modelling import check_supported
 from collops.seismic.waves.propagator import Propagator
 
@@ -62,7 +63,7 @@ class WaveformMisfit:
             return self.propagator(x) - self.observed
         self._last.clear()  # before wavefields of another model are kept
         traces, jacobian = self.propagator.linearise(x)
-        if x.engine.memory == "host":  # others keep no wavefields, and their storage must be free between gradients
+        if serves_again(jacobian, x):
             self._last.append((x.copy(), jacobian))
         return traces - self.observed
 

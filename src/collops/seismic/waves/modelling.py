@@ -33,7 +33,8 @@ from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
 
-_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
+_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, and of fluxes in layers, with media on devices
+_MAX_PLANE = 2**27  # 32-bit distances of 16 rows or planes, on devices
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
@@ -136,14 +137,21 @@ class Modelling:
         velocity, smallest, largest = self.tile.extend(own, xp), float(own.min()), float(own.max())
         # Comparisons with NaN are false.
         invalid = not (smallest > 0 and largest < math.inf and self.medium.admits(velocity))
-        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, math.prod(self.tile.shape)])
-        invalid, largest, wavenumber, points = self.comm.allreduce(facts, "max")
+        points = max(math.prod(self.tile.shape), self.medium.layer_elements(self.tile, self.slabs))
+        plane = math.prod(self.tile.shape[1:]) if len(self.grid.shape) == 3 else 0
+        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, points, plane])
+        invalid, largest, wavenumber, points, plane = self.comm.allreduce(facts, "max")
         plain = type(self.medium) is Medium and self.grid.time_order == 2
         with raised_together():
             if model.engine.memory == "device" and points > _MAX_POINTS and not plain:
                 raise InputError(
                     f"on devices, a tile with {self.medium.name} in order {self.grid.time_order} in time may have at "
                     f"most {_MAX_POINTS:,} points, not {points:,.0f}: use more tiles"
+                )
+            if model.engine.memory == "device" and plane > _MAX_PLANE:
+                raise InputError(
+                    f"on devices, a tile may have at most {_MAX_PLANE:,} points across its first axis, "
+                    f"not {plane:,.0f}: divide the other axes"
                 )
             if invalid:
                 raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
@@ -191,18 +199,24 @@ class Modelling:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
-    def kept_shots(self, engine: Engine) -> int:
-        """Return the number of shots of this rank whose wavefields are kept. Collective.
+    def kept_shots(self, engine: Engine) -> tuple[int, bool]:
+        """Return the number of shots of this rank whose wavefields are kept, and whether all ranks agree to reuse them.
 
         They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
-        exact ones are kept, on hosts. The ranks of the tiles of a shot keep the same.
+        exact ones are kept. The ranks of the tiles of a shot keep the same. On devices all ranks keep all shots or
+        none, since the storage of others takes what is free. Collective.
         """
-        if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
-            return 0
+        host = engine.memory == "host"
+        if self.storage.checkpoints or self.storage.bits:
+            return 0, host
         fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
-        fitting = min(fitting, available_memory(self.comm.local_size) // (2 * self.storage.bytes))
+        free = available_memory(self.comm.local_size) if host else _loops_of(engine).free_memory()
+        fitting = min(fitting, free // (2 * self.storage.bytes))
+        if not host:
+            fits = bool(self.comm.allreduce(np.array([len(self.shots) <= fitting], np.int64), "min")[0])
+            return len(self.shots) * fits, fits
         kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
-        return int(self._group.allreduce(np.array([kept]), "min")[0])
+        return int(self._group.allreduce(np.array([kept]), "min")[0]), True
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""

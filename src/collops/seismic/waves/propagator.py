@@ -244,9 +244,10 @@ class Propagator:
     def linearise(self, model: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
         """Return the traces at a model, and their derivative there. Collective.
 
-        The same as a call and :meth:`jacobian`, bit for bit. On hosts, the derivative keeps the wavefields of the shots
-        that fit `memory` together, or without `memory` of a rank's only shot, so that its products need not
-        compute them again. With an aperture, or if wavefields are compressed, it keeps none.
+        The same as a call and :meth:`jacobian`, bit for bit. The derivative keeps the wavefields of the shots that fit
+        `memory` together, or without `memory` of a rank's only shot, so that its products need not compute them again:
+        on devices those of all shots of a rank or none. With an aperture, or if wavefields are compressed, it keeps
+        none.
 
         Parameters and exceptions as for :meth:`__call__`.
         """
