@@ -27,6 +27,8 @@ from collops.preconditioners import device_rows
 
 _ROOT, _COVERED = np.uint64(2**63), np.uint64(0)  # larger and smaller than all keys
 _MASK = np.uint64(2**62 - 1)
+_ONE, _HALF = np.uint64(1), np.uint64(31)  # bits of half a key
+_ALIGNED = 4  # weak connections over which roots line up
 # Strengths are rounded, since sums in another order change their last digits. Ratios of usual entries are far from the
 # bounds between the steps.
 _STEPS, _SHIFT = 1000.7, 0.37
@@ -108,28 +110,40 @@ def _layout_of_nodes(A: CSRMatrix, block: int) -> Layout:
     return Layout.split(A.rows.size // block, A.comm.size, sizes=[size // block for size in A.rows.sizes[0]])
 
 
-def aggregate(graph: Graph, threshold: float) -> tuple[LocalArray, int]:
+def aggregate(
+    graph: Graph, threshold: float, distance: int = 2, weak: SparseArray | None = None
+) -> tuple[LocalArray, int]:
     """Return the aggregate of each node of this rank, and how many aggregates belong to this rank. Collective.
 
-    Roots of aggregates are a maximal set of nodes more than two strong connections apart [Bell et al. 2012]: repeatedly
-    the nodes with the largest key, a hash of their global number, within this distance. Neighbours join their root, and
-    the other nodes join the aggregate of their strongest neighbour. Aggregates are numbered in the order of their
-    roots, and belong to the ranks of their roots. Nodes without strong connections get the number -1.
+    Roots of aggregates are a maximal set of nodes more than `distance` strong connections apart [Bell et al. 2012]:
+    repeatedly the nodes with the largest key, a hash of their global number, within this distance. Neighbours join
+    their root, and the other nodes join the aggregate of their strongest neighbour. Aggregates are numbered in the
+    order of their roots, and belong to the ranks of their roots. Nodes without strong connections get the number -1.
+
+    Nodes that are connected by the rows `weak` get similar keys, so that aggregates on both sides of a weak connection
+    have their boundaries in the same places, and coarse matrices fewer entries.
     """
     comm, xp = graph.comm, engine_of(graph.largest).xp
     roots_of_sizes = graph.joined(xp.sqrt(graph.largest))
     rows = _strong(graph, roots_of_sizes, threshold)
     keys, undecided, changing = _first_keys(graph, rows)
-    near, far = xp.zeros_like(keys), xp.zeros_like(keys)  # the largest keys within one and two connections
+    everywhere = xp.ones(rows.shape[0], bool)
+    if weak is not None:
+        keys = xp.where(undecided, _aligned(graph, weak, keys, everywhere), keys)
+    near, far = xp.zeros_like(keys), xp.zeros_like(keys)  # the largest keys within one connection and `distance`
     remaining = True
     while comm.allreduce(np.array(int(remaining)), "max"):
         _set_largest(comm, rows, graph.joined(keys), changing, near)
-        _set_largest(comm, rows, graph.joined(near), undecided, far)
+        within = near
+        for _ in range(distance - 2):
+            values, within = graph.joined(within), xp.empty_like(keys)
+            _set_largest(comm, rows, values, everywhere, within)
+        _set_largest(comm, rows, graph.joined(within), undecided, far)
         remaining = _settle(rows, near, far, keys, undecided, changing)
     before = starts_of(keys == _ROOT)
     count = int(before[-1])
     labels = _labels_of_roots(rows, before, int(np.sum(comm.allgather(np.array(count))[: comm.rank])))
-    _set_largest(comm, rows, graph.joined(labels.copy()), xp.ones(rows.shape[0], bool), labels)
+    _set_largest(comm, rows, graph.joined(labels.copy()), everywhere, labels)
     remaining = True
     while comm.allreduce(np.array(int(remaining)), "max"):
         remaining = _join_strongest(graph, rows, roots_of_sizes, labels)
@@ -210,6 +224,15 @@ def _first_keys(graph: Graph, rows: SparseArray) -> tuple[LocalArray, LocalArray
     connected = np.diff(rows.indptr) > 1  # a row has its diagonal entry
     keys = np.where(connected, _hashed(graph.first + np.arange(rows.shape[0])), _COVERED)
     return keys, connected, np.ones(rows.shape[0], bool)
+
+
+def _aligned(graph: Graph, weak: SparseArray, keys: LocalArray, everywhere: LocalArray) -> LocalArray:
+    """Return keys whose first half is the largest one of the nodes within some weak connections. Collective."""
+    first, second = keys >> _HALF, keys & ((_ONE << _HALF) - _ONE)
+    for _ in range(_ALIGNED):
+        values, first = graph.joined(first), engine_of(keys).xp.empty_like(keys)
+        _set_largest(graph.comm, weak, values, everywhere, first)
+    return (first << _HALF) | second
 
 
 def _settle(

@@ -197,6 +197,40 @@ extern "C" __global__ void filtered_entries(Long rows, const Long* starts, const
     if (lengths && row < rows && LANE == 0) lengths[row] = place;
 }
 
+__device__ inline bool is_weak(Element value, double limit, double other)
+{
+    const double size = modulus(value);
+    return real_part(value) < 0 && size < limit && size < other;
+}
+
+// Weak entries, which are negative and below the limits of their row and their column, with the diagonal that makes rows
+// add up to 0; or the other entries, with the diagonal that is left.
+extern "C" __global__ void separated_entries(Long rows, const Long* starts, const int* columns, const Element* values,
+    Long offset, const double* limits, Long weak, Long* lengths, const Long* to_starts, int* to_columns, Element* to)
+{
+    const Long row = ROW, begin = row < rows ? starts[row] : 0, end = row < rows ? starts[row + 1] : 0;
+    const Long most = largest_of_warp(end - begin);
+    const double limit = row < rows ? limits[row + offset] : 0;
+    Element rest = from_real(0);
+    for (Long k = begin + LANE; k - LANE - begin < most; k += LANES) {
+        const int column = k < end ? columns[k] : 0;
+        Element value = k < end ? values[k] : from_real(0);
+        if (k >= end || column == row + offset || !is_weak(value, limit, limits[column])) value = from_real(0);
+        for (int lane = 0; lane < LANES; ++lane) // in the order of the entries
+            rest = plus(rest, element_from_lane(value, LANE ^ lane));
+    }
+    Long place = lengths || row >= rows ? 0 : to_starts[row];
+    for (Long k = begin + LANE; k - LANE - begin < most; k += LANES) {
+        const int column = k < end ? columns[k] : 0;
+        Element value = k < end ? values[k] : from_real(0);
+        const bool own = k < end && column == row + offset;
+        const bool chosen = modulus(value) > 0 && is_weak(value, limit, limits[column]) == (weak != 0);
+        if (own) value = weak ? minus_times(1, rest) : plus(value, rest);
+        place = copied(own || (k < end && chosen), column, value, place, lengths ? nullptr : to_columns, to);
+    }
+    if (lengths && row < rows && LANE == 0) lengths[row] = place;
+}
+
 // Set `out` to the entries of the identity minus the matrix with its rows multiplied by `scale`.
 extern "C" __global__ void smoothing_entries(Long rows, const Long* starts, const int* columns, const Element* values,
     Long offset, const Element* scale, Element* out)

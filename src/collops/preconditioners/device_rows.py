@@ -35,6 +35,11 @@ def filtered_entries(rows: CompressedRows, offset: int, limits: LocalArray, smal
     return _selected("filtered_entries", rows, offset, limits, smallest)
 
 
+def separated_entries(rows: CompressedRows, offset: int, limits: LocalArray, weak: bool) -> CompressedRows:
+    """Return the negative entries below the `limits` of their row and column, or the others."""
+    return _selected("separated_entries", rows, offset, limits, int(weak))
+
+
 def set_largest(rows: CompressedRows, values: LocalArray, chosen: LocalArray, out: LocalArray) -> None:
     """Set `out` to the largest value of the columns of each row that is chosen."""
     name = "largest_keys" if values.dtype == np.uint64 else "largest_labels"

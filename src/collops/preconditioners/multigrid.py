@@ -19,7 +19,14 @@ from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
 from collops.operators.csr import device_products
 from collops.operators.csr.compressed import CompressedRows, same_pattern
-from collops.operators.csr.products import Rows, merged_rows, own_columns, product_rows, transposed_rows
+from collops.operators.csr.products import (
+    Rows,
+    added_rows,
+    merged_rows,
+    own_columns,
+    product_rows,
+    transposed_rows,
+)
 from collops.operators.csr.repeated import Pattern, RepeatedProduct
 from collops.operators.memory import Buffers
 from collops.preconditioners.aggregates import Graph, aggregate, graph_of
@@ -30,6 +37,7 @@ from collops.preconditioners.local import check_matrix
 from collops.preconditioners.prolongation import Multiply, filtered, smoothed, tentative
 from collops.preconditioners.smoother import Smoother
 from collops.preconditioners.spectrum import largest_eigenvalue, ritz_values
+from collops.preconditioners.weak import Parts, has_signs_of_m_matrix, separated
 from collops.solvers.problem import check_count, check_number
 
 _DENSE = 600  # maximum number of rows of a matrix that is inverted
@@ -40,6 +48,10 @@ _HEADROOM = 2.0**-20  # maximum of products with random vectors, in units of the
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
 _SMALL = 4_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
+_COMPLEXITY = 1.5  # aggregates become larger until the operator complexity is smaller
+# Weak entries are separated if they are at least this part of the entries outside of the diagonal, in matrices with at
+# least this part of the entries of the finest one.
+_SEPARATED, _LARGE = 0.25, 0.25
 _CHEAP = 0.25  # a W-cycle visits a matrix twice if it has at most this part of the entries of the finer one
 
 
@@ -58,14 +70,16 @@ class Algebra(NamedTuple):
     merged_rows: Callable[[CSRMatrix], Rows]
     product_rows: Multiply
     transposed_rows: Callable[[CSRMatrix, Rows, bool], Rows]
+    added_rows: Callable[[Rows, Rows], Rows]
     repeated_product: Callable[[], Multiply]
 
 
-_ON_HOSTS = Algebra(merged_rows, product_rows, transposed_rows, RepeatedProduct)
+_ON_HOSTS = Algebra(merged_rows, product_rows, transposed_rows, added_rows, RepeatedProduct)
 _ON_DEVICES = Algebra(
     device_products.merged_rows,
     device_products.product_rows,
     device_products.transposed_rows,
+    device_products.added_rows,
     device_products.RepeatedProduct,
 )
 
@@ -76,7 +90,21 @@ class Aggregation(NamedTuple):
     block: int
     tentative: Rows
     coarse: Layout
+    separates: bool
     products: tuple[Multiply, ...]
+
+
+class Analysis(NamedTuple):
+    """The merged rows of a matrix, its smoother, and what its prolongation is smoothed by, with any aggregates.
+
+    These are rows without weak entries, their diagonal, and the largest eigenvalue of their quotient.
+    """
+
+    rows: Rows
+    smoother: Smoother
+    filtered: Rows
+    diagonal: LocalArray
+    largest: float
 
 
 class Level(NamedTuple):
@@ -133,8 +161,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has zeros, its entries are not
-        finite or too large, or the set-up would need more memory than there is.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal is not positive, its entries
+        are not finite or too large, or the set-up would need more memory than there is.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -143,6 +171,9 @@ def multigrid(
     Aggregates, which may extend across ranks, and iterations are the same on any number of ranks. Levels with few rows
     move to fewer ranks; the coarsest matrix is inverted on every rank, by a pseudo-inverse if it is singular. Sums on
     devices have the order of Numba's loops on hosts, so that a set-up repeats its bits.
+
+    The operator complexity is below 1.5. Weak entries of M-matrices add to the coarse matrix without smoothed
+    prolongations, which would make it dense, and aggregates become larger where this does not suffice.
 
     Examples
     --------
@@ -165,7 +196,7 @@ def multigrid(
         vectors = _checked_vectors(A, near_null_space, block, options.engine)
     A = _placed(A, options.engine)
     with collective_errors(A.comm):
-        _check_range(A, options.entries)
+        _check_diagonal(A, options.entries)
     _check_hermitian(A)
     return Multigrid(*_hierarchy(A, vectors, block, options), options, twice=cycle == "W")
 
@@ -220,7 +251,8 @@ class Multigrid(LinearOperator):
 
         Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
         for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
-        multigrid may converge faster. The first call stores the patterns of products, so that later calls take less
+        multigrid may converge faster, and if weak entries become strong, the operator complexity may exceed 1.5. The
+        first call stores the patterns of products, so that later calls take less
         than half of the time of a set-up.
 
         Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
@@ -260,7 +292,7 @@ class Multigrid(LinearOperator):
             _check_memory(A, self._options.engine)
         A = _placed(A, self._options.engine)
         with collective_errors(self.comm):
-            _check_range(A, self._options.entries)
+            _check_diagonal(A, self._options.entries)
             if not _same_pattern(A, self._finest):
                 raise InputError(
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
@@ -269,7 +301,12 @@ class Multigrid(LinearOperator):
         levels = []
         for level in self._levels:
             rows = _algebra_of(A).merged_rows(A)
-            following, A = _coarsened(A, rows, None, level.aggregation, self._options, again=True)
+            graph = graph_of(A, rows, 1) if level.aggregation.block == 1 else None
+            parts = None
+            if graph is not None and level.aggregation.separates:
+                parts = separated(A, rows, graph, self._options.threshold)
+            analysis = _analysis(A, rows, graph, self._options)
+            following, A = _coarsened(A, analysis, parts, level.aggregation, self._options, again=True)
             levels.append(following)
         self._set_levels(levels, A, _solution(A, self._options))
 
@@ -387,17 +424,28 @@ def _check_memory(A: CSRMatrix, engine: Engine) -> None:
         )
 
 
-def _check_range(A: CSRMatrix, dtype: np.dtype) -> None:
-    """Raise an error if `dtype` cannot represent the diagonal, which has the largest entries of a positive matrix."""
+def _check_diagonal(A: CSRMatrix, dtype: np.dtype) -> None:
+    """Raise an error if the diagonal, which has the largest entries of a positive matrix, is negative.
+
+    The same if `dtype` cannot represent it.
+    """
+    diagonal = A.entries[0].diagonal()
+    if any_true(diagonal.real < 0):
+        raise InputError(
+            "multigrid needs a positive definite matrix, but the diagonal has negative entries: if the matrix is "
+            "negative definite, solve with its negative"
+        )
     if dtype == A.dtype:
         return
-    sizes, limits = abs(A.entries[0].diagonal()), np.finfo(dtype)
+    sizes, limits = abs(diagonal), np.finfo(dtype)
     if any_true(~((sizes > limits.tiny) & (sizes < limits.max))):
         raise InputError("the diagonal is too large or too small for single precision: scale the matrix")
 
 
 def _check_hermitian(A: CSRMatrix) -> None:
     """Raise an error unless two random vectors show that the matrix is its own adjoint. Collective."""
+    if not A.rows.size:
+        return
     dtype, engine = np.result_type(A.dtype, np.float32), engine_of(A.entries[0].data)
     u, v = (random(A.rows, comm=A.comm, seed=seed, dtype=dtype, engine=engine) for seed in (1, 2))
     image, other = A @ u, A @ v
@@ -429,55 +477,110 @@ def _hierarchy(
 ) -> tuple[list[Level], CSRMatrix, LinearOperator]:
     """Return the levels, until a matrix is small or hardly smaller than the last; this matrix; and its inverse."""
     levels: list[Level] = []
+    entries: list[int] = []
     while A.rows.size > _DENSE:
-        algebra, chosen = _algebra_of(A), engine_of(A.entries[0].data)
+        entries.append(_number_of_entries(A))
+        chosen = engine_of(A.entries[0].data)
         if engine_of(vectors) is not chosen:
             vectors = chosen.from_host(options.engine.to_host(vectors))
-        rows = algebra.merged_rows(A)
-        graph = graph_of(A, rows, block)
-        labels, count = aggregate(graph, options.threshold)
-        counts = [int(number) for number in A.comm.allgather(np.array(count))]
-        if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
+        separates = levels[-1].aggregation.separates if levels else block == 1 and has_signs_of_m_matrix(A)
+        found = _next_level(A, vectors, block, options, entries, separates)
+        if found is None:
             break
-        columns, coarse, vectors = tentative(A, labels, counts, vectors, block)
-        aggregation = Aggregation(block, columns, coarse, tuple(algebra.repeated_product() for _ in range(3)))
-        level, A = _coarsened(A, rows, graph, aggregation, options, again=False)
+        level, A, vectors = found
         levels.append(level)
         block = vectors.shape[1]
     return levels, A, _solution(A, options)
 
 
-def _coarsened(
-    A: CSRMatrix, rows: Rows, graph: Graph | None, aggregation: Aggregation, options: Options, *, again: bool
-) -> tuple[Level, CSRMatrix]:
-    """Return the level of a matrix with these merged rows, and the next, coarser matrix. Collective.
+def _next_level(
+    A: CSRMatrix, vectors: LocalArray, block: int, options: Options, entries: list[int], separates: bool
+) -> tuple[Level, CSRMatrix, LocalArray] | None:
+    """Return the level of a matrix, the next, coarser matrix, and its vectors. Collective.
 
-    `again` if the aggregation was used before.
+    `entries` are the numbers of entries of the matrices, from the finest one to `A`. `separates` is whether weak
+    entries may be separated. The result is None if aggregates are hardly larger than nodes.
     """
-    block, columns, coarse, repeated = aggregation
     algebra = _algebra_of(A)
-    smoothing, right_product, left_product = repeated if again else [algebra.product_rows] * 3
+    rows, parts, before = algebra.merged_rows(A), None, A.rows.size
+    graph = graph_of(A, rows, block)
+    if separates and entries[-1] >= _LARGE * entries[0]:
+        parts = separated(A, rows, graph, options.threshold, _SEPARATED)
+    analysis = _analysis(A, rows, graph if block == 1 else None, options)
+    distance = 1
+    while True:
+        distance += 1
+        labels, own = aggregate(graph, options.threshold, distance, parts and parts.weak.matrix)
+        counts = [int(number) for number in A.comm.allgather(np.array(own))]
+        if not 0 < sum(counts) * vectors.shape[1] < _SLOW * A.rows.size:
+            return None
+        columns, coarse, coarse_vectors = tentative(A, labels, counts, vectors, block)
+        products = tuple(algebra.repeated_product() for _ in range(5))
+        aggregation = Aggregation(block, columns, coarse, parts is not None, products)
+        level, following = _coarsened(A, analysis, parts, aggregation, options, again=False)
+        # The numbers of entries of coarser matrices decrease about as their numbers of rows.
+        further = _number_of_entries(following) / (1 - following.rows.size / A.rows.size)
+        if sum(entries) + further < _COMPLEXITY * entries[0] or sum(counts) == before:
+            return level, following, coarse_vectors
+        before = sum(counts)
+
+
+def _number_of_entries(A: CSRMatrix) -> int:
+    return int(A.comm.allreduce(np.array(A.nnz, np.int64)))
+
+
+def _analysis(A: CSRMatrix, rows: Rows, graph: Graph | None, options: Options) -> Analysis:
+    """Return the part of a level that does not depend on the aggregates. Collective.
+
+    `rows` are the merged rows of `A`, and `graph` is their graph. Blocks of several unknowns of a point have none, and
+    are not filtered.
+    """
     diagonal = A.diagonal()
     largest = bound = largest_eigenvalue(A, jacobi(diagonal))
     smoother = Smoother(A, options.degree, _bounds(largest), options.entries, diagonal)
-    kept = rows
-    if block == 1:
-        graph = graph_of(A, rows, 1) if graph is None else graph
-        kept = filtered(A, rows, graph, options.threshold)
+    kept = rows if graph is None else filtered(A, rows, graph, options.threshold)
     if kept is not rows:
         F = CSRMatrix._from_rows(*kept, A.rows, A.columns, A.comm)
         diagonal = F.diagonal()
         bound = largest_eigenvalue(F, jacobi(diagonal))
-    prolongation, right = smoothed(A, kept, diagonal.local_array, columns, coarse, bound, smoothing)
-    right = right_product(A.forest, rows, own_columns(A), right)
-    left = algebra.transposed_rows(prolongation, algebra.merged_rows(prolongation), True)
-    R = CSRMatrix._from_rows(*left, coarse, A.rows, A.comm)
+    return Analysis(rows, smoother, kept, diagonal.local_array, bound)
+
+
+def _coarsened(
+    A: CSRMatrix, analysis: Analysis, parts: Parts | None, aggregation: Aggregation, options: Options, *, again: bool
+) -> tuple[Level, CSRMatrix]:
+    """Return the level of a matrix, and the next, coarser matrix. Collective.
+
+    `again` if the aggregation was used before.
+
+    The coarse matrix is :math:`P^H A P` with the prolongation `P`. If weak entries are separated, it is the sum of
+    this product for the other entries, and of the product for the weak ones with the prolongation before it is
+    smoothed, which connects fewer aggregates.
+    """
+    rows, smoother, kept, diagonal, largest = analysis
+    _, columns, coarse, _, repeated = aggregation
+    algebra, own = _algebra_of(A), own_columns(A)
+    smoothing, right_product, left_product, *weak_products = repeated if again else [algebra.product_rows] * 5
+    prolongation, right = smoothed(A, kept, diagonal, columns, coarse, largest, smoothing)
+    left, R = _adjoint_rows(prolongation)
     if isinstance(R.entries[0], CompressedRows):
         prolongation._set_local_adjoint(R.entries[0])
+    right = right_product(A.forest, rows if parts is None else parts.strong, own, right)
     product = left_product(R.forest, left, own_columns(R), right)
+    if parts is not None:
+        left, R = _adjoint_rows(CSRMatrix._from_rows(*columns, A.rows, coarse, A.comm))
+        right = weak_products[0](A.forest, parts.weak, own, columns)
+        product = algebra.added_rows(product, weak_products[1](R.forest, left, own_columns(R), right))
     following = _with_unit_diagonal(CSRMatrix._from_rows(*product, coarse, coarse, A.comm))
     following = _placed(following, options.engine)
     return Level(A, smoother, prolongation, aggregation), following
+
+
+def _adjoint_rows(P: CSRMatrix) -> tuple[Rows, CSRMatrix]:
+    """Return the rows of the adjoint of a prolongation, and the matrix that they make. Collective."""
+    algebra = _algebra_of(P)
+    rows = algebra.transposed_rows(P, algebra.merged_rows(P), True)
+    return rows, CSRMatrix._from_rows(*rows, P.columns, P.rows, P.comm)
 
 
 def _solution(A: CSRMatrix, options: Options) -> LinearOperator:

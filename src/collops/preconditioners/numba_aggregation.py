@@ -103,6 +103,35 @@ def filtered_entries(first, end, starts, columns, values, offset, limits, smalle
 
 
 @compiled
+def separated_entries(first, end, starts, columns, values, offset, limits, weak, lengths):
+    """Return the columns and values of the weak entries, or of the others, and set the rows' lengths.
+
+    An entry is weak if it is negative, and its modulus is less than the limits of its row and its column. The diagonal
+    of the weak entries makes their row add up to 0.
+    """
+    size = np.uint64(starts[end]) - np.uint64(starts[first])
+    kept, entries = np.empty(size, columns.dtype), np.empty(size, values.dtype)
+    place = np.uint64(0)
+    for row in range(first, end):
+        begin, limit = place, limits[row + offset]
+        rest = values.dtype.type(0)
+        for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
+            column, value = np.uint64(columns[k]), values[k]
+            if column != row + offset and value < 0 and -value < min(limit, limits[column]):
+                rest += value
+        for k in range(np.uint64(starts[row]), np.uint64(starts[row + _ONE])):
+            column, value = np.uint64(columns[k]), values[k]
+            if column == row + offset:
+                value = -rest if weak else value + rest
+            elif value == 0 or weak != (value < 0 and -value < min(limit, limits[column])):
+                continue
+            kept[place], entries[place] = column, value
+            place += _ONE
+        lengths[row] = place - begin
+    return kept[:place], entries[:place]
+
+
+@compiled
 def smoothing_entries(first, end, starts, columns, values, offset, scale, out):
     """Set `out` to the entries of the identity minus the matrix with its rows multiplied by `scale`."""
     for row in range(first, end):

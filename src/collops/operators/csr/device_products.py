@@ -54,6 +54,19 @@ def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Row
     return Rows(product(left.matrix, matrix).without_zeros(), numbers)
 
 
+def added_rows(one: Rows, other: Rows) -> Rows:
+    """Return the sum of the same rows of two matrices: the product adds up entries in the same column."""
+    joined = _merged(one.matrix, other.matrix, 0)
+    xp, width = joined.engine.xp, joined.shape[1]
+    columns = xp.concatenate([one.numbers, other.numbers])
+    numbers = xp.unique(columns)
+    places = xp.searchsorted(numbers, columns).astype(np.int32)
+    units = CompressedRows(
+        xp.ones(width, joined.dtype), places, xp.arange(width + 1, dtype=np.int64), (width, len(numbers))
+    )
+    return Rows(product(joined, units).without_zeros(), numbers)
+
+
 def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
     """Return this rank's rows of the transpose of `A`, whose rows are `rows`, with sorted columns. Collective."""
     comm, own, engine = A.comm, own_columns(A), rows.matrix.engine

@@ -109,6 +109,17 @@ def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Row
     return Rows(product, right.numbers)
 
 
+def added_rows(one: Rows, other: Rows) -> Rows:
+    """Return the sum of the same rows of two matrices."""
+    from scipy import sparse
+
+    numbers = distinct(np.concatenate([one.numbers, other.numbers]))
+    first, second = (
+        renumbered(rows.matrix, np.searchsorted(numbers, rows.numbers), len(numbers)) for rows in (one, other)
+    )
+    return Rows(sparse.csr_array(first + second), numbers)
+
+
 def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, FetchedRows | None]:
     """Return this rank's rows between the rows of the leaves of `forest`, which it fetches, and how. Collective.
 
