@@ -57,16 +57,22 @@ NOT_ON_THREE_RANKS = (
 )
 
 
+def numbers_by_name(name: str) -> list[int]:
+    """Return the numbers of ranks, up to 4, that can run the test of this name, or some test of this file."""
+    last = 2 if name.startswith(ONLY_TO_TWO_RANKS) else 3 if name.startswith(ONLY_TO_THREE_RANKS) else 4
+    numbers = [1, 2, 4] if name.startswith(NOT_ON_THREE_RANKS) else list(range(1, last + 1))
+    on_all_ranks = any(name.startswith(test) or test.startswith(f"{name}::") for test in JAX_ON_ALL_RANKS)
+    if "jax" in name and not on_all_ranks:
+        numbers = [number for number in numbers if number <= MAX_RANKS_WITH_JAX]
+    return numbers
+
+
 def numbers_that_can(item: pytest.Item) -> tuple[int, ...]:
     """Return the numbers of ranks, up to 4, that can run a test."""
-    name, needed = item.nodeid, item.get_closest_marker("needs_ranks")
+    needed = item.get_closest_marker("needs_ranks")
     if item.get_closest_marker("serial"):
         return (1,)
-    last = 2 if name.startswith(ONLY_TO_TWO_RANKS) else 3 if name.startswith(ONLY_TO_THREE_RANKS) else 4
-    numbers = [1, 2, 4] if name.startswith(NOT_ON_THREE_RANKS) else range(1, last + 1)
-    if "jax" in name and not name.startswith(JAX_ON_ALL_RANKS):
-        numbers = [number for number in numbers if number <= MAX_RANKS_WITH_JAX]
-    return tuple(number for number in numbers if needed is None or number >= needed.args[0])
+    return tuple(number for number in numbers_by_name(item.nodeid) if needed is None or number >= needed.args[0])
 
 
 def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]) -> set[int]:
