@@ -44,7 +44,7 @@ ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
     "tests/comm/test_reclaim.py",
-    "tests/compat/test_side_by_side.py",
+    "tests/compat/test_side_by_side",
     "tests/preconditioners/test_device_setup.py",  # whose kernels compiled for the host take four times as long on four
     "tests/seismic/",
     "tests/solvers/",
