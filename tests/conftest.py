@@ -41,7 +41,7 @@ from collops.comm.ending import abort
 from collops.comm.mpi import mpi_or_tcp
 from collops.errors import CommunicationTimeout
 from tests.launch import QUICK_CODE_FLAGS
-from tests.sharing import COMPILED_SOLVERS, numbers_by_name, numbers_of_ranks, numbers_that_can
+from tests.sharing import numbers_by_name, numbers_of_ranks, numbers_that_can
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
 hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None, max_examples=25)
@@ -160,9 +160,7 @@ def pytest_collection_modifyitems(config, items) -> None:
     if "COLLOPS_ALL_CASES" not in os.environ and (size > 1 or "COLLOPS_SHARED_CASES" in os.environ):
         cases: dict[str, list] = {}
         for item in items:
-            # Each rank compiles solvers for itself: their files are shared, not their tests.
-            by_file = item.nodeid.startswith(COMPILED_SOLVERS)
-            cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for name, alike in cases.items():
             for position, item in enumerate(alike):
                 if key not in numbers_of_ranks(name, position, len(alike), able[item]):

@@ -81,16 +81,18 @@ def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]
 
     Of a test with more than two cases 2, 3 and 4 ranks run a third each. Of tests with one or two cases, 2 ranks run
     one half and 3 ranks the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs all, or in some rooms a
-    third, or what no other number runs.
+    third, or what no other number runs. Compiled solvers are shared like tests with more cases: each rank compiles them
+    for itself, and the first case of each test runs on two ranks.
     """
     several, third = [number for number in able if number > 1], position % 3
     chosen, alone = set(several), True
-    if count > MAX_CASES_ON_ALL_RANKS and not name.startswith(IN_FULL):
+    many = count > MAX_CASES_ON_ALL_RANKS or name.startswith(COMPILED_SOLVERS)
+    if many and not name.startswith(IN_FULL):
         if 1 not in able:
             third = position % len(several)
         chosen = set(several[third : third + 1])
         alone = not name.startswith(SHARED) or not chosen or (third == 0 and len(several) == 3)
-    elif count <= MAX_CASES_ON_ALL_RANKS:
+    elif not many:
         for pair, rooms in TAKEN_IN_TURN.items():
             if name.startswith(rooms) and chosen.issuperset(pair):
                 chosen.discard(pair[zlib.crc32(name.encode()) % 2])

@@ -22,7 +22,7 @@ def bits_of(F):
     return [x.gather().tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
 
 
-@pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4)])
+@pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4), ("attenuation and VTI", 4)])
 def test_products_are_the_same_bits(comm, monkeypatch, medium, time_order):
     grid, geometry = small(2, 4, samples=12)
     grid = Grid(grid.shape, grid.spacing, 4, grid.layers, grid.free_surface, time_order)
