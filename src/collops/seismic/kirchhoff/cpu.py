@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -120,7 +119,9 @@ def _as_rows(images: np.ndarray, width: int) -> np.ndarray:
     return rows.reshape(-1)
 
 
-def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tuple[Any, ...]]:
+def _stations(
+    tables: FixedTables,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[np.ndarray | np.floating, ...], tuple[np.ndarray, ...]]:
     """Return row numbers, fine and coarse tables (one is empty) and nodes in the form that the kernels read."""
     scale, nodes = tables.scale, tables.nodes
     kind = scale.real_type.type
@@ -138,7 +139,7 @@ def _stations(tables: FixedTables) -> tuple[Any, Any, Any, tuple[Any, ...], tupl
     return tables.sources.astype(np.int64), tables.receivers.astype(np.int64), times, coarse, lattice
 
 
-def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[Any, Any, Any, Any, Any]:
+def _factors(tables: FixedTables, weights: Weights | None, bands: Bands | None) -> tuple[np.ndarray | None, ...]:
     """Return weights and bands in the form that the kernels read: all None, or empty arrays for the missing one.
 
     Numba omits the code for arguments that are None.
