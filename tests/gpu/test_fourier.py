@@ -7,7 +7,7 @@ import pytest
 
 from collops.array import Layout, from_global, random, redistribute, zeros
 from collops.operators import FFT, FFT2D, FFTND
-from collops.operators.fourier import pipeline
+from collops.operators.fourier import pipeline, push
 from collops.solvers import cgls
 from tests.array.cases import layouts, values
 from tests.solvers.problems import assert_close
@@ -51,9 +51,11 @@ def test_one_axis_of_three(comm, shape, axis, dtype, real):
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
-@pytest.mark.parametrize(("shape", "axis"), [((2, 144, 20), 1), ((49, 40), 0), ((17, 3, 33), 0), ((38, 40), 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((2, 144, 20), 1), ((49, 40), 0), ((17, 3, 33), 0), ((344, 20), 0), ((94, 40), 0)]
+)
 def test_lines(comm, shape, axis, dtype):
-    """By the kernel in one pass, but for a length with a large factor; one column is cut off."""
+    """By the kernel in one pass, but for a length with a factor above 43; one column is cut off."""
     for norm in ("ortho", "none"):
         check(FFT(Layout.split(shape, comm.size, len(shape) - 1), axis, norm=norm, dtype=dtype, comm=comm), comm)
         check(
@@ -91,12 +93,15 @@ def test_large_arrays_within_a_solver(comm, monkeypatch, graph, aside):
     assert_close(result.x.gather().get(), x.gather().get(), "f4", factor=10)
 
 
+@pytest.mark.parametrize("target", ["domain", None])
 @pytest.mark.parametrize("count", [1, 3, 4])
 @pytest.mark.parametrize("shape", [(1100, 1023), (98, 61, 131), (40, 6, 700)])
-def test_piece_by_piece(comm, monkeypatch, shape, count):
+def test_piece_by_piece(comm, monkeypatch, shape, count, target):
     """As whole parts; transforms of several arrays are launched without a wait between them."""
-    monkeypatch.setattr(pipeline, "_COUNT", count)
-    whole, op = (FFTND(shape, range(len(shape)), dtype="c8", comm=comm, range_layout="domain") for _ in range(2))
+    for module in (pipeline, push):
+        monkeypatch.setattr(module, "_COUNT", count)
+    options = {"dtype": "c8", "comm": comm, "range_layout": target}
+    whole, op = (FFTND(shape, range(len(shape)), **options) for _ in range(2))
     for name, layout in (("forward", op.domain), ("adjoint", op.range)):
         given = [random(layout, seed=seed, comm=comm, dtype="c8", engine="cupy") for seed in range(4)]
         expected = [getattr(whole, name)(x).gather().get() for x in given]
@@ -111,11 +116,12 @@ def test_piece_by_piece(comm, monkeypatch, shape, count):
     assert op.dottest(engine="cupy")
 
 
+@pytest.mark.parametrize("target", ["domain", None])
 @pytest.mark.parametrize("graph", [True, False])
-def test_piece_by_piece_within_a_solver(comm, monkeypatch, graph):
+def test_piece_by_piece_within_a_solver(comm, monkeypatch, graph, target):
     """In a recorded step, whose replays follow each other."""
     monkeypatch.setattr(pipeline, "_LARGE", 0)
-    op = FFTND((96, 130, 70), dtype="c8", comm=comm, range_layout="domain")
+    op = FFTND((96, 130, 70), dtype="c8", comm=comm, range_layout=target)
     x = random(op.domain, comm=comm, dtype="c8", engine="cupy")
     y = op.forward(x)
     assert_close(y.gather().get(), np.fft.fftn(x.gather().get().astype("c16"), norm="ortho"), "f4")

@@ -161,11 +161,11 @@ def test_real_transforms_of_any_length(axis, real):
 
 
 @pytest.mark.parametrize("real", TYPES)
-@pytest.mark.parametrize("length", [2, 12, 13, 49, 120, 144, 272, 275, 343, 1584])
+@pytest.mark.parametrize("length", [2, 12, 13, 49, 120, 144, 272, 275, 343, 344, 19 * 23, 1584])
 def test_lines(compiled, length, real):
     """Both directions, into another array and in place."""
     _, complex_type, tolerance = TYPES[real]
-    factors = radices(length)
+    factors = radices(length, large=True)
     assert factors is not None and np.prod(factors) == length
     options = f"-DREAL={real}", f"-DLENGTH={length}", f"-DRADICES={digits(factors)}", "-DCOLUMNS=4", "-DTHREADS=1"
     kernel = compiled("lines.cu", LINES, *options)
@@ -186,6 +186,11 @@ def test_lines(compiled, length, real):
 )
 def test_radices(length, factors):
     assert radices(length) == factors
+
+
+@pytest.mark.parametrize(("length", "factors"), [(344, (43, 8)), (19 * 31, (31, 19)), (47, None)])
+def test_large_radices(length, factors):
+    assert radices(length, large=True) == factors
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def pieces_by_messages(monkeypatch):
     """Of arrays of any size, and without copies on every rank, which save messages of small ones."""
     monkeypatch.setattr(operator, "should_pipeline", lambda nbytes, workspace: workspace.engine.mutable)
     monkeypatch.setattr(pipeline, "region_copy", Sent)
+    monkeypatch.setattr(operator, "find_push", lambda *options: None)  # see test_fourier_push.py
     monkeypatch.setattr(Workspace, "prepare_pieces", prepare_pieces)
     monkeypatch.setattr(Workspace, "_memory", own_memory)
     monkeypatch.setattr(route, "_MESSAGE", 1)

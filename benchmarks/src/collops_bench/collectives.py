@@ -1,6 +1,7 @@
 """Messages of all sizes: our communicator on every transport of this machine, and the raw library.
 
-All operations are also measured with ``torch.distributed``, and on GPUs with nccl4py's high-level interface. An
+All operations are also measured with ``torch.distributed``, and on GPUs with nccl4py's high-level interface and, in
+symmetric memory, with NVSHMEM's collectives on a stream. An
 allreduce is also measured as operators of PyLops-MPI call it, on GPUs by NCCL and by MPI. On GPUs, allreduce,
 allgather, reduce_scatter and alltoall are also measured on memory that is registered with NCCL, and both are replayed
 from a CUDA graph.
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from collops.comm import world
 from collops.comm.nccl import p2p_is_off
 from collops.errors import TransportError
-from collops_bench.libraries import further_libraries
+from collops_bench.libraries import NVSHMEM, further_libraries
 from collops_bench.peers import PEER, Peer, load_peer
 from collops_bench.record import Measurement, check
 from collops_bench.registry import Context
@@ -156,17 +157,23 @@ def _measure(
     size = count * _ITEM
     buffers = _buffers(engine.xp, operation, comm, count)
     absent = missing | slow
-    programs = _programs(operation, buffers, communicators, libraries, absent)
     raw, *_ = libraries
-    returning = _returning(package, buffers, absent) if operation == "allreduce" else {}
-    programs |= returning
 
     with ExitStack() as stack:
+        held = dict.fromkeys((*communicators, *libraries), buffers)
+        if not isinstance(libraries.get(NVSHMEM, ""), str) and NVSHMEM not in absent:
+            try:
+                held[NVSHMEM] = stack.enter_context(_symmetric(comm, buffers, registered=False))
+            except TransportError as problem:
+                absent[NVSHMEM] = str(problem)
+        programs = _programs(operation, held, communicators, libraries, absent)
+        returning = _returning(package, buffers, absent) if operation == "allreduce" else {}
+        programs |= returning
+        held |= dict.fromkeys(returning, buffers)
         replayed = [_NCCL] if operation in _IN_WINDOWS and _NCCL in programs else []
-        held = dict.fromkeys(programs, buffers)
         if replayed and _REGISTERED not in absent:
             try:
-                held[_REGISTERED] = stack.enter_context(_registered(communicators[_NCCL], buffers))
+                held[_REGISTERED] = stack.enter_context(_symmetric(communicators[_NCCL], buffers, registered=True))
             except TransportError as problem:
                 absent[_REGISTERED] = str(problem)
             else:
@@ -211,21 +218,23 @@ def _measure(
 
 def _programs(
     operation: str,
-    buffers: _Buffers,
+    held: dict[str, _Buffers],
     communicators: dict[str, Communicator],
     libraries: dict[str, Any],
     absent: dict[str, str],
 ) -> dict[str, Callable[[], Any]]:
     """Return the program of every transport and library that is not absent; add libraries that do not work to it."""
+    if operation == "sendrecv" and NVSHMEM in libraries:
+        absent.setdefault(NVSHMEM, "its messages are one-sided")
     programs: dict[str, Callable[[], Any]] = {}
     for name, comm_of_transport in communicators.items():
         if name not in absent:
-            programs[name] = _ours(operation, comm_of_transport, buffers)
+            programs[name] = _ours(operation, comm_of_transport, held[name])
     for name, library in libraries.items():
         if isinstance(library, str):
             absent[name] = library
         elif name not in absent:
-            programs[name] = library.program(operation, buffers)
+            programs[name] = library.program(operation, held[name])
     return programs
 
 
@@ -306,9 +315,9 @@ def _buffers(xp: Any, operation: str, comm: Communicator, count: int) -> _Buffer
 
 
 @contextmanager
-def _registered(comm: Communicator, buffers: _Buffers) -> Iterator[_Buffers]:
-    """Give the same buffers in memory that is registered with NCCL."""
-    options = {"engine": "cupy", "registered": True}
+def _symmetric(comm: Communicator, buffers: _Buffers, *, registered: bool) -> Iterator[_Buffers]:
+    """Give the same buffers in NVSHMEM's heap, or in memory that is registered with NCCL."""
+    options: Any = {"engine": "cupy", "registered": registered}
     with (
         comm.symmetric(buffers.source.shape, buffers.source.dtype, **options) as source,
         comm.symmetric(buffers.target.shape, buffers.target.dtype, **options) as target,

@@ -1,4 +1,4 @@
-"""Collectives of ``torch.distributed`` and of nccl4py's high-level interface, on the buffers of ``collectives``.
+"""Collectives of ``torch.distributed``, nccl4py's high-level interface and NVSHMEM, on the buffers of ``collectives``.
 
 ``torch.distributed`` uses Gloo on hosts and NCCL on GPUs. Its allreduce and its broadcast work in place, so that their
 times include a copy from the source to the target, which is what the other programs have afterwards too.
@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from collops_bench.peers import why_no_package
 
 if TYPE_CHECKING:
     from collops_bench.registry import Context
 
-__all__ = ["further_libraries"]
+__all__ = ["NVSHMEM", "further_libraries"]
 
-_TORCH, _NCCL4PY = "torch.distributed", "nccl4py, high-level"
+_TORCH, _NCCL4PY, NVSHMEM = "torch.distributed", "nccl4py, high-level", "NVSHMEM"
+_Library: TypeAlias = "_Torch | _HighLevelNccl | _Nvshmem"
 
 
-def further_libraries(context: Context) -> dict[str, _Torch | _HighLevelNccl | str]:
+def further_libraries(context: Context) -> dict[str, _Library | str]:
     """Return each library by its name, or the reason why it is not measured. Collective."""
     device = context.engine.memory == "device"
-    found: dict[str, _Torch | _HighLevelNccl | str] = {}
+    found: dict[str, _Library | str] = {}
+    on_devices = [(_NCCL4PY, "nccl.core", "nccl4py", _HighLevelNccl), (NVSHMEM, "nvshmem", "nvshmem4py-cu13", _Nvshmem)]
     for name, module, package, make in (
         (_TORCH, "torch.distributed", "torch", _Torch),
-        *([(_NCCL4PY, "nccl.core", "nccl4py", _HighLevelNccl)] if device else []),
+        *(on_devices if device else []),
     ):
         reason = "one rank sends no messages" if context.comm.size == 1 else None
         if reason is None:
@@ -132,3 +135,30 @@ class _HighLevelNccl:
 
     def close(self) -> None:
         self._comm.destroy()
+
+
+class _Nvshmem:
+    """NVSHMEM's collectives on a stream, among all ranks, of buffers in its heap, which collops has initialised."""
+
+    def __init__(self, context: Context) -> None:
+        from nvshmem import bindings
+
+        self._bindings: Any = bindings
+
+    def program(self, operation: str, buffers: Any) -> Callable[[], Any]:
+        import cupy
+
+        bindings, stream = self._bindings, cupy.cuda.get_current_stream().ptr
+        addresses = buffers.target.data.ptr, buffers.source.data.ptr
+        world = 0  # NVSHMEM_TEAM_WORLD
+        name, count, root = {
+            "allreduce": ("sum_reduce", buffers.source.size, ()),
+            "bcast": ("broadcast", buffers.source.size, (0,)),
+            "allgather": ("fcollect", buffers.source.size, ()),
+            "reduce_scatter": ("sum_reducescatter", buffers.target.size, ()),
+            "alltoall": ("alltoall", buffers.source[0].size, ()),
+        }[operation]
+        return partial(getattr(bindings, f"float_{name}_on_stream"), world, *addresses, count, *root, stream)
+
+    def close(self) -> None:
+        """Do nothing: collops ends NVSHMEM with the program."""

@@ -81,6 +81,7 @@ _PACKAGES = [
     "mpi4py-fft",
     "torch",
     "nvmath-python",
+    "nvidia-cufftmp-cu13",
     "ghex",
     "deepwave",
     "devito",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from collops.array import DistributedArray, dots, random
+from collops.array import DistributedArray, Layout, dots, from_local, random
 from collops.operators import LinearOperator
 from collops.operators.memory import new_array
 from collops_bench.operators.case import EAGER, OURS, REPLAYED, TOLERANCE, captured
@@ -25,6 +25,8 @@ class Program(NamedTuple):
 
     run: Callable[[], Any]  # returns this rank's part of the result, of any shape
     factor: float = 1.0  # by which the result is multiplied to equal ours
+    layout: Layout | None = None  # of the result, if it is another one than ours
+    free: Callable[[], None] = lambda: None  # frees its memory. Collective
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,12 @@ def measure_beside(context: Context, case: Beside) -> Iterator[Measurement]:
         missing = {name: item for name, item in others.items() if isinstance(item, str)}
         found = {name: item for name, item in others.items() if isinstance(item, Program)}
         locals_: dict[str, Callable[[], Any]] = {ours: lambda product=product: product().local_array.ravel()}
-        locals_ |= {name: partial(_scaled, context, item) for name, item in found.items()}
+        locals_ |= {name: partial(_like_ours, context, item, other) for name, item in found.items()}
         checks = agreement(context, f"{direction} of {case.name}", locals_, TOLERANCE[case.dtype])
         programs: dict[str, Callable[[], Any]] = {ours: product} | {name: item.run for name, item in found.items()}
         timings = interleave(programs, context.comm, context.engine, case.plan)
+        for item in found.values():
+            item.free()
         peer = min(found, key=lambda name: timings[name].wall.median, default=next(iter(others)))
         if ours == EAGER:
             if operator.capturable:
@@ -93,6 +97,9 @@ def _check_adjoint(context: Context, case: Beside) -> Check:
     return check(context.comm, f"dot test of {case.name}", error, TOLERANCE[case.dtype])
 
 
-def _scaled(context: Context, program: Program) -> Any:
-    """Return the result of a program as a vector on the host, times its factor."""
-    return program.factor * context.engine.to_host(program.run()).ravel()
+def _like_ours(context: Context, program: Program, layout: Any) -> Any:
+    """Return the result of a program, times its factor, as this rank's vector of it in `layout`. Collective."""
+    result = program.run()
+    if program.layout is not None:
+        result = from_local(result, program.layout, comm=context.comm).redistribute(layout).local_array
+    return program.factor * context.engine.to_host(result).ravel()

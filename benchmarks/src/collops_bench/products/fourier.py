@@ -1,8 +1,9 @@
 """Fourier transforms along all axes, whose result stays in the layout of the last one, beside other libraries.
 
 On hosts these are mpi4py-fft, which splits the arrays as ours do, and ``scipy.fft`` on one rank; on one GPU
-``cupy.fft``, and ``jax.numpy.fft`` under ``jax.jit``, whose calls wait for their results. Nothing is scaled, except by
-JAX's inverse, which always is.
+``cupy.fft``, and ``jax.numpy.fft`` under ``jax.jit``, whose calls wait for their results; on several GPUs NVIDIA's
+cuFFTMp through nvmath-python, which splits the arrays as ours do. Nothing is scaled, except by JAX's inverse, which
+always is. mpi4py-fft and cuFFTMp may overwrite their argument, so that each of their calls begins with a copy of it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 from scipy.fft import next_fast_len
 
-from collops.array import DistributedArray
+from collops.array import DistributedArray, Layout
 from collops.comm.cores import threads_of_rank
 from collops.operators import FFTND
 from collops_bench.operators.beside import Beside, Program, measure_beside
 from collops_bench.operators.case import sizes_of
-from collops_bench.peers import load_jax, why_no_package
+from collops_bench.peers import load_jax, why_missing, why_no_package
 from collops_bench.record import Measurement
 from collops_bench.registry import Context
 from collops_bench.timing import Plan
@@ -93,6 +94,54 @@ def _of_mpi4py_fft(operator: FFTND, direction: str, local: Any, threads: int) ->
     return Program(run)
 
 
+def _why_no_cufftmp(context: Context) -> str | None:
+    """Return why cuFFTMp is not measured, or None. Collective."""
+
+    def obstacle() -> str | None:
+        from nvmath.bindings import cufftMp
+
+        try:
+            cufftMp.get_version()
+        except RuntimeError as error:  # neither it nor NVSHMEM is a dependency of nvmath-python without extras
+            return f"cuFFTMp does not load (pip install nvidia-cufftmp-cu13): {str(error).strip()}"
+        return None
+
+    if context.comm.size == 1:
+        return "it is for several GPUs"
+    if context.comm.device_transport != "nccl":
+        return "every rank needs a GPU of its own"
+    why = why_no_package(context, "nvmath.distributed", package="nvmath-python[cu13]")
+    return why or why_missing(context, obstacle)
+
+
+def _of_cufftmp(context: Context, operator: FFTND, direction: str, x: DistributedArray) -> Program:
+    import nvmath.distributed
+    from mpi4py import MPI
+    from nvmath.distributed.distribution import Slab
+    from nvmath.distributed.fft import FFT, allocate_operand
+
+    xp, comm = context.engine.xp, context.comm
+    if nvmath.distributed.get_context() is None:
+        nvmath.distributed.initialize(xp.cuda.Device().id, MPI.COMM_WORLD, ["nvshmem"])
+    # Its result is split along the other one of its first two axes, while ours is split along the last.
+    slabs = (Slab.X, Slab.Y) if direction == "forward" else (Slab.Y, Slab.X)
+    before, after = (Layout.split(operator.dims, comm.size, slab.partition_dim) for slab in slabs)
+    argument = x.redistribute(before).local_array
+    operand = allocate_operand(argument.shape, xp, input_dtype=argument.dtype, distribution=slabs[0], fft_type="C2C")
+    transform = FFT(operand, distribution=slabs[0], options={"redistribute": False})
+    transform.plan()
+
+    def run() -> Any:
+        operand[...] = argument
+        return transform.execute(direction="FORWARD" if direction == "forward" else "INVERSE")
+
+    def free() -> None:
+        transform.free()
+        nvmath.distributed.free_symmetric_memory(operand)
+
+    return Program(run, layout=after, free=free)
+
+
 def _on_devices(context: Context, operator: FFTND, direction: str, x: DistributedArray) -> Mapping[str, Program | str]:
     forward, local = direction == "forward", x.local_array
     if (cupy := why_no_package(context, "cupy", package="cupy-cuda13x", one_process=True)) is None:
@@ -104,4 +153,6 @@ def _on_devices(context: Context, operator: FFTND, direction: str, x: Distribute
         argument = jax.device_put(context.engine.to_host(local))
         factor = 1.0 if forward else float(prod(operator.dims))
         jax = Program(lambda: transform(argument).block_until_ready(), factor)
-    return {"CuPy": cupy, "JAX": jax}
+    if (cufftmp := _why_no_cufftmp(context)) is None:
+        cufftmp = _of_cufftmp(context, operator, direction, x)
+    return {"CuPy": cupy, "JAX": jax, "cuFFTMp": cufftmp}

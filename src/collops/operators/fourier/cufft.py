@@ -9,12 +9,12 @@ from cupy.cuda import cufft
 
 from collops.backend import Engine, LocalArray
 from collops.operators.fourier.engines import scaling
-from collops.operators.fourier.lines import find_lines
+from collops.operators.fourier.lines import find_lines, radices
 
 _MAX_CALLS = 16  # maximum number of calls for one transform; with more, transposing the axis to the end is faster
 _LENGTHS_OF_PLANS = range(
     513, 1025
-)  # range in which the custom kernel has few columns per block and cuFFT still makes one pass
+)  # range in which the custom kernel has few columns per block and cuFFT, without large factors, still makes one pass
 _COMPLEX = {"F": cufft.CUFFT_C2C, "D": cufft.CUFFT_Z2Z}
 _REAL = {"f": cufft.CUFFT_R2C, "d": cufft.CUFFT_D2Z}
 _BACK = {"f": cufft.CUFFT_C2R, "d": cufft.CUFFT_Z2D}
@@ -44,7 +44,8 @@ class Transforms:
         outer = [axis for axis in axes[::-1] if axis != last]
         lines = [transform for axis in outer if (transform := find_lines(target, axis)) is not None]
         before, length = math.prod(source.shape[: axes[0]]), source.shape[axes[0]]
-        by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and length in _LENGTHS_OF_PLANS
+        plans_fit = length in _LENGTHS_OF_PLANS and radices(length) is not None
+        by_plan = scale == 1 and len(axes) == 1 and before <= _MAX_CALLS and plans_fit
         if outer and len(lines) == len(outer) and not by_plan and _fit(source, target):
             if last in axes:  # first: the following transforms read from the cache, and work in place
                 self._transform(source, target, (last,), kind, direction)

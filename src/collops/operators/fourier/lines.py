@@ -13,6 +13,7 @@ from collops._nvrtc import cuda_kernel
 from collops.backend import CudaKernel, LocalArray, engine
 
 _RADICES = (16, 8, 4, 2, 9, 3, 5, 7, 11, 13, 17)
+_LARGE_RADICES = (43, 41, 37, 31, 29, 23, 19)  # whose transforms take most of a thread's registers
 _SECTOR = 32  # bytes of one memory transaction
 _FEW_BYTES = 1 << 15  # bytes of shared memory per block, so that several blocks are resident
 _MANY_BYTES = 1 << 16  # bytes for a block with many threads, since at most two others are resident
@@ -48,10 +49,13 @@ def find_lines(array: LocalArray, axis: int) -> Lines | None:
     return lines if math.prod(array.shape[:axis]) <= _MAX_BLOCKS else None
 
 
-def radices(length: int) -> tuple[int, ...] | None:
-    """Return the radices of the kernel's steps for a length, in order; ``None`` if the length is not supported."""
+def radices(length: int, *, large: bool = False) -> tuple[int, ...] | None:
+    """Return the radices of the kernel's steps for a length, in order; ``None`` if the length is not supported.
+
+    `large` ones may be among them, in the first steps.
+    """
     factors = []
-    for radix in _RADICES:
+    for radix in (*(_LARGE_RADICES if large else ()), *_RADICES):
         while length % radix == 0:
             factors.append(radix)
             length //= radix
@@ -66,7 +70,7 @@ def digits(factors: Sequence[int]) -> int:
 @cache
 def _lines(device: int, length: int, char: str) -> Lines | None:
     """Return the kernels for a length and a complex type; ``None`` if they are not supported."""
-    factors = radices(length)
+    factors = radices(length, large=True)
     if factors is None:
         return None
     cupy, kind = engine("cupy").xp, np.dtype(char)
@@ -77,6 +81,8 @@ def _lines(device: int, length: int, char: str) -> Lines | None:
     if shared > cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]:
         return None
     threads = 512 if shared > _MANY_BYTES else 256
+    if factors[0] in _LARGE_RADICES:  # few tasks, of many registers
+        threads = 64 if length // factors[0] * columns <= 64 else 128
     real = np.float32 if char == "F" else np.float64
     options = [f"-DREAL={'float' if char == 'F' else 'double'}", f"-DLENGTH={length}", f"-DRADICES={digits(factors)}"]
     options += [f"-DCOLUMNS={columns}", f"-DTHREADS={threads}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from collops.errors import InputError, UnsupportedTypeError
 from collops.operators.base import LinearOperator
 from collops.operators.fourier.engines import Workspace
 from collops.operators.fourier.pipeline import find_pipeline, should_pipeline
+from collops.operators.fourier.push import find_push
 from collops.operators.fourier.route import alike, find_route
 from collops.operators.fourier.transform import AxisTransform, JointTransform, joined, scale_once
 from collops.operators.memory import filled, store
@@ -104,7 +106,9 @@ class Fourier(LinearOperator):
         @cache
         def programs(itemsize: int | None) -> list[list[_Instruction]]:
             """Return the plans of forward and adjoint, in pieces unless `itemsize` is None. Collective at first use."""
-            joined, arrays = (steps, between) if itemsize is None else _in_pieces(steps, between, comm, itemsize)
+            joined, arrays = (steps, between)
+            if itemsize is not None:
+                joined, arrays = _pushed(*_in_pieces(steps, between, comm, itemsize), comm, itemsize)
             # The adjoint in forward order begins with a transform, which overlaps with the subsequent move.
             commuted = [step.commuted for step in joined if step.commuted is not None]
             turned = itemsize is not None and final is domain and len(commuted) == len(joined)
@@ -212,6 +216,27 @@ def _in_pieces(
             layouts = None
         joined.append(step)
         arrays.append(after)
+    return joined, arrays
+
+
+def _pushed(
+    steps: Sequence[_Step], between: Sequence[_Between], comm: Communicator, itemsize: int
+) -> tuple[list[_Step], list[_Between]]:
+    """Return the steps and arrays after joining the other moves with the transforms before and after them."""
+    joined: list[_Step] = []
+    arrays = [between[0]]
+    index = 0
+    while index < len(steps):
+        step, index = steps[index], index + 1
+        if step.layouts is not None:
+            lasts = list(takewhile(lambda step: step.joint is not None, steps[index:]))
+            firsts = list(takewhile(lambda step: step.joint is not None, joined[::-1]))[::-1]
+            push = find_push(*step.layouts, _joints(firsts), _joints(lasts), comm, itemsize)
+            if push is not None:
+                del joined[len(joined) - len(firsts) :], arrays[len(arrays) - len(firsts) :]
+                step, index = _Step(push.forward, push.adjoint, commuted=push.commuted), index + len(lasts)
+        joined.append(step)
+        arrays.append(between[index])
     return joined, arrays
 
 
