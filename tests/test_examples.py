@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ERRORS = {
     "deepwave_migration": 0.5,
     "devito_migration": 0.5,
+    "elastic_inversion": 0.9,
     "full_waveform_inversion": 0.75,
     "learn_wavelet": 0.2,
     "least_squares_migration": 0.4,

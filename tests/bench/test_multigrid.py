@@ -14,16 +14,19 @@ from collops_bench.solvers import box_rows
 
 def test_every_solution_is_right(comm):
     found = list(BENCHMARKS["multigrid"].measure(Context(comm, engine("numpy"), Options(quick=True, peer=False))))
-    solved, scaled = found[:2], found[2:]
-    assert [one.parameters["entries"] for one in solved] == [46**3, 7 * 16**3 - 6 * 16**2]
-    for one in solved:
+    assert [one.parameters["entries"] for one in found] == [46**3, 7 * 16**3 - 6 * 16**2]
+    for one in found:
         assert set(one.missing.values()) == {"not asked for"} and len(one.missing) == 3
         assert all(each.error <= each.tolerance for each in one.checks) and len(one.checks) == 3
         assert one.figures["collops"]["iterations"] <= 9
-    assert len(scaled) == (comm.size > 1)
-    for one in scaled:
-        assert all(each.error <= each.tolerance for each in one.checks) and len(one.checks) == 2
-        assert all(figures["iterations"] <= 9 for figures in one.figures.values())
+
+
+def test_each_rank_has_as_many_rows_as_a_rank_alone(comm):
+    (one,) = BENCHMARKS["multigrid_scaling"].measure(Context(comm, engine("numpy"), Options(quick=True)))
+    assert abs(one.parameters["rows"] / (16**3 * comm.size) - 1) < 0.1
+    assert all(each.error <= each.tolerance for each in one.checks) and len(one.checks) == 2
+    assert all(figures["iterations"] <= 9 for figures in one.figures.values())
+    assert one.figures["collops"]["efficiency"] > 0
 
 
 @pytest.mark.serial

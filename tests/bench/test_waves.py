@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
+
 import pytest
 
 from collops.backend import engine
+from collops.seismic.waves import Propagator
 from collops_bench.registry import BENCHMARKS, Context, Options
 
 
@@ -16,3 +20,14 @@ def test_answers_are_those_of_the_peer(comm):
     for one in found:
         assert ("deepwave" in one.timings) is (comm.size == 1)
         assert all(each.error <= each.tolerance for each in one.checks)
+
+
+def test_a_shot_and_its_gradient_in_each_medium(comm, monkeypatch):
+    monkeypatch.setattr("collops_bench.waves.Propagator", partial(Propagator, kernels="numpy"))
+    found = list(islice(BENCHMARKS["media"].measure(Context(comm, engine("numpy"), Options(quick=True))), 10))
+    whats = [one.case.split(", ")[:2] for one in found]
+    assert [what for _, what in whats] == ["modelling", "gradient"] * 5 and len({name for name, _ in whats}) == 5
+    for one in found:
+        assert one.figures["collops"]["points per second"] > 0
+        assert all(each.error <= each.tolerance for each in one.checks)
+        assert ("deepwave" in one.timings) is (one.missing == {})

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import collops
-from collops.comm import from_mpi4py, reclaim, symmetric
+from collops.comm import from_mpi4py, parts, reclaim, symmetric
 from collops.errors import LayoutError
 from collops.exchange.transports.mpi import MpiExchange
 from collops.exchange.transports.shared import SharedExchange
@@ -176,8 +176,11 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
     """The limit of one rank holds for all."""
     if comm.size == 1:
         pytest.skip("a single rank needs no windows")
+    monkeypatch.setattr(parts, "_PARTS", 0)
+    monkeypatch.setattr(parts, "_MIN_PIECE", 0)  # a window for each exchange
     moved(comm, ring(comm), 0)  # makes the communicator of all windows
-    comm.split(0)  # frees the window
+    for _ in range(2):  # frees the exchange, and then its window
+        comm.split(0)
     limits = [symmetric._MAX_IN_USE] * comm.size
     limits[-1] = reclaim.in_use() + 3
     monkeypatch.setattr(symmetric, "_MAX_IN_USE", limits[comm.rank])

@@ -28,7 +28,7 @@ class _Memory:
     def __init__(self, window):
         self._window = window
         self.local = window.local.view(Array)
-        self.free = window.free
+        self.free, self.barrier, self.fence, self._wait = window.free, window.barrier, window.fence, window._wait
 
     def peer(self, rank):
         return self._window.peer(rank).view(Array)

@@ -8,10 +8,11 @@ import pytest
 import collops
 from collops.errors import UnsupportedTypeError
 from collops.extend.communication import alone
-from collops.seismic.waves import Propagator, SourceEncoding, WaveformMisfit
+from collops.seismic.waves import Grid, Layers, Propagator, SourceEncoding, WaveformMisfit
 from collops.solvers.nonlinear import lbfgs
 from tests.seismic.test_waves import assert_exact_adjoint, small
 from tests.seismic.test_waves_components import directed
+from tests.seismic.wave_media import parameters_of, varying_solid
 
 pytestmark = pytest.mark.usefixtures("device")
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -57,6 +58,28 @@ def test_the_bits_of_hosts(comm, ndim, order, surface, dtype):
     # CuPy adds images of shots and of the layers, and takes subnormal numbers for zero.
     difference = np.frombuffer(image) - np.frombuffer(image_of_hosts)
     assert np.abs(difference).max() <= 100 * np.finfo(dtype).tiny
+
+
+@pytest.mark.parametrize("medium", ["constant", "density", "elastic"])
+def test_a_derivative_keeps_wavefields(comm, medium):
+    """The same bits, and the misfit has no other derivative at the same model."""
+    grid, geometry = small(2, 4, surface=False, shots=comm.size, samples=50)
+    own = varying_solid(grid) if medium == "elastic" else parameters_of(medium, grid)
+    F = Propagator(grid, geometry, comm=comm, **own)
+    model, change, data = arrays_of(F, "cupy")
+    traces, J = F.linearise(model)
+    assert J.reusable
+    found = [np.asarray(x.engine.to_host(x.gather())).tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
+    assert found == products(F)
+    problem = WaveformMisfit(F, data)
+    problem.residual(model)
+    assert problem.jacobian(model.copy()) is problem.jacobian(model)
+
+
+def test_points_that_layers_reach_and_others(comm):
+    grid, geometry = Grid((60, 80), (10.0, 11.0), order=8, layers=Layers(5)), small(2, 8)[1]
+    F = Propagator(grid, geometry, dtype="float64", kernels="numpy", comm=comm)
+    assert products(F)[:2] == products(F, "numpy")[:2]
 
 
 @pytest.mark.parametrize(("ndim", "order", "surface"), [(1, 16, True), (2, 8, True), (3, 8, False)])

@@ -9,6 +9,7 @@ import pytest
 
 from collops.extend.communication import alone
 from collops.seismic.waves import Propagator
+from tests.seismic.elastic_models import elastic_propagator, stack_products, stacks_of
 from tests.seismic.test_waves import assert_exact_adjoint, small
 from tests.seismic.wave_media import at_depths_of_points, varying_solid
 
@@ -52,3 +53,37 @@ def test_the_same_bits_on_any_tiles_and_storage(comm):
     F = Propagator(grid, geometry, comm=comm, **lossy, **own)
     image, expected = (np.frombuffer(products(F, engine)[2]) for engine in ("cupy", "numpy"))
     np.testing.assert_allclose(image, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("ndim", "time_order", "dtype"), [(2, 4, "float32"), (3, 2, "float64")])
+def test_derivatives_with_respect_to_both_velocities(comm, ndim, time_order, dtype):
+    """The bits of hosts, but for images near the smallest numbers; an exact adjoint; tiles and checkpoints."""
+    grid, geometry, own = elastic(ndim, 4, time_order, shots=2, samples=40)
+    shear = own["shear_velocity"]
+    tiles = (comm.size, *[1] * (ndim - 1)) if comm.size < 3 else None
+    F = elastic_propagator(grid, geometry, own, dtype=dtype, kernels="numpy", tiles=tiles, comm=comm)
+    memory = F.storage.bytes // 3
+    few = elastic_propagator(grid, geometry, own, dtype=dtype, memory=memory, tiles=tiles, comm=comm)
+    (*traces, p, s), (*expected, p_of_hosts, s_of_hosts) = (
+        stack_products(G, shear, engine) for G, engine in ((few, "cupy"), (F, "numpy"))
+    )
+    assert traces == expected
+    for found, right in ((p, p_of_hosts), (s, s_of_hosts)):
+        # CuPy adds images of shots and of the layers, and takes subnormal numbers for zero.
+        found, right = (np.frombuffer(x, dtype) for x in (found, right))
+        assert np.abs(found - right).max() <= 4 * np.finfo(dtype).eps * np.abs(right).max()
+    model, change, data = stacks_of(few, shear, engine="cupy")
+    J = few.jacobian(model)
+    modelled, image = J.forward(change), J.adjoint(data)
+    missed = abs(float(modelled.dot(data)) - float(change.dot(image)))
+    assert missed < (1e-12 if dtype == "float64" else 1e-4) * float(modelled.norm()) * float(data.norm())
+
+
+def test_windows_of_both_velocities(comm):
+    grid, geometry, own = elastic(2, 4, 2, shots=3, samples=30, surface=False)
+    F = elastic_propagator(grid, geometry, own, dtype="float64", aperture=30.0, comm=comm)
+    found, expected = (stack_products(F, own["shear_velocity"], engine) for engine in ("cupy", "numpy"))
+    assert found[0] == expected[0]
+    for one, two in zip(found[1:], expected[1:], strict=True):
+        one, two = np.frombuffer(one), np.frombuffer(two)
+        assert np.abs(one - two).max() <= 1e-14 * np.abs(two).max()

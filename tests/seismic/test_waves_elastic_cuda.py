@@ -10,7 +10,8 @@ import pytest
 from collops.extend.communication import alone
 from collops.seismic.waves import Propagator
 from collops.seismic.waves.cuda import storage
-from tests.seismic.test_waves import products, small
+from tests.seismic.elastic_models import stack_products
+from tests.seismic.test_waves import linearised_products, products, small
 from tests.seismic.wave_media import at_depths_of_points, varying_solid
 from tests.seismic.waves_on_host import COMPILER
 
@@ -37,9 +38,15 @@ def test_the_bits_of_hosts(comm, on_device, ndim, order, shape, width, time_orde
     """Recorded steps and others, with a free surface and a fluid, in vectors of 2 and of 4 points."""
     grid, geometry = elastic(ndim, order, shape, time_order=time_order, shots=1, samples=36, width=width)
     options = {"comm": comm, **varying_solid(grid)}
-    expected = products(Propagator(grid, geometry, kernels="numpy", **options))
+    shear = options["shear_velocity"]
+    F = Propagator(grid, geometry, kernels="numpy", **options)
+    expected, of_both = products(F), stack_products(F, shear)
     on_device()
-    assert products(Propagator(grid, geometry, **options)) == expected
+    F = Propagator(grid, geometry, **options)
+    assert products(F) == expected
+    assert stack_products(F, shear) == of_both
+    if ndim == 2:
+        assert linearised_products(F) == expected
 
 
 def test_any_tiles(comm, on_device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,15 +12,8 @@ import collops
 from collops.seismic.waves import Grid, Propagator, WaveformMisfit, modelling
 from collops.seismic.waves.march import March
 from collops.solvers.nonlinear import lbfgs
-from tests.seismic.test_waves import arrays_of, products, small
+from tests.seismic.test_waves import arrays_of, linearised_products, products, small
 from tests.seismic.wave_media import parameters_of
-
-
-def bits_of(F):
-    """As `products`, of the derivative that keeps wavefields."""
-    model, change, data = arrays_of(F)
-    traces, J = F.linearise(model)
-    return [x.gather().tobytes() for x in (traces, J.forward(change), J.adjoint(data))]
 
 
 @pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4), ("attenuation and VTI", 4)])
@@ -32,10 +26,10 @@ def test_products_are_the_same_bits(comm, monkeypatch, medium, time_order):
     expected = products(F)
     for shots in (None, 2, 3):  # of three, none is kept, then one, then all
         memory = None if shots is None else shots * F.storage.bytes
-        assert bits_of(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
+        assert linearised_products(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
     # With little memory on one rank, other tiles of its shots keep as few.
     monkeypatch.setattr(modelling, "available_memory", lambda processes: 0 if comm.rank == 0 else 1 << 40)
-    assert bits_of(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
+    assert linearised_products(Propagator(grid, geometry, tiles=tiles, memory=memory, **options)) == expected
 
 
 def test_an_evaluation_computes_each_step_once(comm, monkeypatch):
@@ -67,6 +61,22 @@ def test_an_evaluation_computes_each_step_once(comm, monkeypatch):
     assert problem.jacobian(model) is problem.jacobian(model.copy())
     model.local_array[0, 0] += 10.0 * (comm.rank == 0)
     assert problem.jacobian(model) is not problem.jacobian(model)
+
+
+def test_devices_keep_the_wavefields_of_all_shots_or_of_none(comm, monkeypatch):
+    grid, geometry = small(2, 4, samples=12)
+    size = Propagator(grid, geometry, kernels="numpy", comm=comm).storage.bytes
+    shared = Propagator(grid, geometry, kernels="numpy", memory=3 * size, comm=comm)._modelling
+    shots = len(shared.shots)
+    for fitting in range(4):
+        free = 2 * fitting * size
+        monkeypatch.setattr(modelling, "available_memory", lambda processes, free=free: free)
+        device = SimpleNamespace(free_memory=lambda free=free: free)
+        monkeypatch.setattr(modelling, "_loops_of", lambda engine, device=device: device)
+        on_host, on_device = (shared.kept_shots(SimpleNamespace(memory=memory)) for memory in ("host", "device"))
+        assert on_host == (shots if shots <= fitting else max(0, fitting - 1), True)
+        fits = max(shared.range.sizes[0]) <= fitting
+        assert on_device == (shots * fits, fits)
 
 
 def test_modelling_keeps_no_wavefields(comm):

@@ -12,7 +12,7 @@ import collops
 from collops.errors import InputError
 from collops.seismic.waves import Propagator, modelling
 from collops.seismic.waves.cuda import march, media_kernels, media_march, storage
-from tests.seismic.test_waves import arrays_of, products, small
+from tests.seismic.test_waves import arrays_of, linearised_products, products, small
 from tests.seismic.wave_media import CASES, parameters_of
 from tests.seismic.waves_on_host import COMPILER
 
@@ -27,7 +27,10 @@ def test_the_bits_of_hosts(comm, on_device, medium, time_order, ndim, order):
     options = {"dtype": "float64" if order == 2 else "float32", "comm": comm, **parameters_of(medium, grid)}
     expected = products(Propagator(grid, geometry, kernels="numpy", **options))
     on_device()
-    assert products(Propagator(grid, geometry, **options)) == expected
+    F = Propagator(grid, geometry, **options)
+    assert products(F) == expected
+    if ndim == 2:
+        assert linearised_products(F) == expected
 
 
 @pytest.mark.parametrize(("medium", "time_order"), [("constant", 4), ("density", 2), ("VTI", 2)])
@@ -97,3 +100,8 @@ def test_large_tiles_are_refused_before_indices_overflow(comm, monkeypatch):
     with pytest.raises(InputError, match="variable density in order 2 in time may have at most 100 points"):
         F(model)
     assert constant._modelling.velocity(model).shape
+    monkeypatch.setattr(modelling, "_MAX_PLANE", 50)
+    assert constant._modelling.velocity(model).shape  # with two axes there are no planes
+    cube = Propagator(*small(3, 4), kernels="numpy", comm=comm)
+    with pytest.raises(InputError, match="at most 50 points across its first axis"):
+        cube._modelling.velocity(collops.full(cube.domain, 2000.0, comm=comm))

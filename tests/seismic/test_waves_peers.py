@@ -51,6 +51,51 @@ def test_deepwave():
     assert abs(difference(own, exact) - difference(-found / SPACING**2, exact)) < 1e-5
 
 
+def test_gradients_of_deepwave_in_elastic_media():
+    """With respect to both Lamé parameters, away from the stations, where the source of deepwave has no derivative."""
+    deepwave = pytest.importorskip("deepwave", reason="deepwave is not installed")
+    torch = pytest.importorskip("torch")
+    grid = Grid(SHAPE, (SPACING, SPACING))
+    F = Propagator(
+        grid,
+        Geometry(SOURCE, RECEIVERS, WAVELET, INTERVAL),
+        shear_velocity=0.0,
+        dtype="float64",
+        comm=alone(),
+        kernels="numpy",
+    )
+    bump = np.exp(-((np.arange(50)[:, np.newaxis] - 24) ** 2 + (np.arange(40) - 15) ** 2) / 60)
+    speeds = VELOCITY - 100 * bump, 0.5 * VELOCITY + 60 * bump
+    model = collops.StackedArray([collops.from_global(v, layout=F.domain, comm=F.comm) for v in speeds])
+    traces, J = F.linearise(model)
+    own = J.adjoint(traces)
+    (v, shear), (of_v, of_shear) = speeds, (x.local_array for x in own)
+    own = of_v / (2 * v), of_v / v + of_shear / (2 * shear)  # with a density of 1
+
+    lame = [torch.tensor(x, requires_grad=True) for x in (v**2 - 2 * shear**2, shear**2)]
+    source, receivers = (np.rint(x / SPACING).astype(int) for x in (SOURCE, RECEIVERS))
+    bulk = (v**2 - shear**2)[tuple(source[0])]
+    rate = torch.tensor(bulk * INTERVAL * np.cumsum(WAVELET) / SPACING**2)[None, None]
+    found = deepwave.elastic(
+        *lame,
+        torch.ones(SHAPE, dtype=torch.float64),
+        SPACING,
+        INTERVAL,
+        source_amplitudes_pressure_rate=rate,
+        source_locations_pressure_rate=torch.tensor(source)[None],
+        receiver_locations_p=torch.tensor(receivers)[None],
+        accuracy=8,
+        pml_freq=FREQUENCY,
+    ).receiver_amplitudes_p[0]
+    assert difference(traces.local_array[0], found.detach().numpy()) < 1e-4
+    (torch.tensor(traces.local_array[0]) * found).sum().backward()
+    away = np.ones(SHAPE)
+    for i, k in (*source, *receivers):
+        away[i - 1 : i + 2, k - 1 : k + 2] = 0
+    for gradient, parameter in zip(own, lame, strict=True):
+        assert difference(away * gradient, away * parameter.grad.numpy()) < 1e-5
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
 def test_devito():
     pytest.importorskip("devito", reason="Devito is not installed")

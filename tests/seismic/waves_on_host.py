@@ -84,7 +84,8 @@ class Compiled:
 
     def __init__(self, folder: Path, name: str, options: tuple[str, ...]) -> None:
         path = folder / f"{name}{abs(hash(options))}.so"
-        source = Path(steps.__file__).with_name(name)
+        source = path.with_suffix(".cu")
+        source.write_text(steps.source_of(name))
         driver = path.with_suffix(".cpp")
         macros = [option for option in options if option.startswith("-D")]
         preprocess = [COMPILER, "-E", "-P", "-xc++", *macros, str(source)]

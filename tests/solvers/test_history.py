@@ -7,10 +7,12 @@ numbers as late as on a device. A replay runs when the host waits for it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import subprocess
 import sys
 import sysconfig
+import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -388,6 +390,19 @@ def test_a_group_that_one_rank_cannot_record_is_replayed_step_by_step(comm, devi
     result = solved(comm, device, 20, None)
     assert result.iterations == 20 and result.execution == "replayed CUDA graph"
     assert device.launches == [1] * 19 and device.recordings == [1, 3]
+
+
+def test_a_run_leaves_no_cycle_that_keeps_its_operators(comm, opened, device):
+    method = CountdownMethod()
+    found = weakref.ref(method)
+    gc.disable()
+    try:
+        result = driver.solve(method, None, ones(comm.size, comm=comm), niter=6)
+        del method
+        opened.clear()
+        assert result.execution == "replayed CUDA graph" and found() is None
+    finally:
+        gc.enable()
 
 
 def test_large_results_are_not_kept_in_groups(comm, device, monkeypatch):

@@ -26,7 +26,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ import numpy as np
 
 from collops.apps.stages import local_stage
 from collops.array import DistributedArray
-from collops.comm import alone
 from collops.errors import CollopsError
 from collops.operators import CSRMatrix
 from collops.operators.base import LinearOperator
@@ -47,11 +45,11 @@ from collops_bench.registry import Context
 from collops_bench.shared import environment_without_launcher
 from collops_bench.timing import Spread, Timing, synchronize
 
-__all__ = ["measure"]
+__all__ = ["measure", "solved"]
 
-OURS, SINGLE, JACOBI, ALONE, PYAMG = "collops", "collops, single", "collops, Jacobi", "collops, one rank", "PyAMG"
+OURS, SINGLE, JACOBI, PYAMG = "collops", "collops, single", "collops, Jacobi", "PyAMG"
 PETSC = {"gamg": "PETSc, GAMG", "hypre": "PETSc, BoomerAMG"}
-_RTOL = 1e-8
+RTOL = 1e-8
 _TIMEOUT = 600.0  # seconds of PETSc's process
 _SCRIPT = Path(__file__).with_name("petsc_multigrid.py")
 
@@ -69,8 +67,6 @@ def measure(context: Context) -> Iterator[Measurement]:
     for side in sides:
         for points in (27, 7):
             yield _measure(context, points, side, pyamg, petsc, version)
-    if context.comm.size > 1:
-        yield _scaled(context, 16 if context.options.quick else 271 if device else 80)
 
 
 def _measure(
@@ -83,9 +79,9 @@ def _measure(
     device = context.engine.memory == "device"
     place = context.engine if context.engine.mutable else "numpy"
     turns: list[Callable[[], dict[str, Sample]]] = [
-        lambda: {OURS: _ours(context, A, y, multigrid, engine=place)},
-        lambda: {SINGLE: _ours(context, A, y, multigrid, engine=place, single_precision=True)},
-        lambda: {JACOBI: _ours(context, A, y, jacobi)},
+        lambda: {OURS: solved(context, A, y, multigrid, engine=place)},
+        lambda: {SINGLE: solved(context, A, y, multigrid, engine=place, single_precision=True)},
+        lambda: {JACOBI: solved(context, A, y, jacobi)},
     ]
     missing = {PYAMG: pyamg} if pyamg else {}
     if pyamg is None:
@@ -102,7 +98,7 @@ def _measure(
             for name, sample in turn().items():
                 samples.setdefault(name, []).append(sample)
     checks = [
-        check(comm, f"residual of {name}", max(sample.pop("residual") for sample in rounds), 1.1 * _RTOL)
+        check(comm, f"residual of {name}", max(sample.pop("residual") for sample in rounds), 1.1 * RTOL)
         for name, rounds in samples.items()
     ]
     timings = {
@@ -128,46 +124,10 @@ def _measure(
     )
 
 
-def _scaled(context: Context, side: int) -> Measurement:
-    """Measure 7 points on a cube of `side` that each rank solves alone, and on a cube with as many rows a rank."""
-    together = round(side * context.comm.size ** (1 / 3))
-    place = context.engine if context.engine.mutable else "numpy"
-    rounds: dict[str, list[Sample]] = {}
-    for name, ranks, extent in ((OURS, context, together), (ALONE, replace(context, comm=alone()), side)):
-        comm = ranks.comm
-        first, end = (extent**3 * rank // comm.size for rank in (comm.rank, comm.rank + 1))
-        A = CSRMatrix(stencil_rows(7, extent, first, end), comm=comm)
-        y = DistributedArray(A.rows, comm, context.engine.from_host(right_side(extent, first, end)))
-        samples = [_ours(ranks, A, y, multigrid, engine=place) for _ in range(2 if context.options.quick else 4)]
-        rounds[name] = samples[1:]  # the first one compiles
-    checks = [
-        check(context.comm, f"residual of {name}", max(sample.pop("residual") for sample in samples), 1.1 * _RTOL)
-        for name, samples in rounds.items()
-    ]
-    figures = {
-        name: {figure: statistics.median(each[figure] for each in samples) for figure in samples[0]}
-        for name, samples in rounds.items()
-    }
-    expected = together**3 / (context.comm.size * side**3)
-    for figure, part in (("efficiency", "solution"), ("efficiency of set-up", "set-up")):
-        figures[OURS][figure] = expected * figures[ALONE][part] / figures[OURS][part]
-    return Measurement(
-        f"Poisson's equation, 7 points, weak scaling, {together**3:,} rows",
-        {"rows": together**3, "rows of one rank": side**3},
-        {
-            name: Timing(1, {"wall": Spread.from_samples([each["set-up"] + each["solution"] for each in samples])})
-            for name, samples in rounds.items()
-        },
-        {},
-        ours=OURS,
-        checks=checks,
-        figures=figures,
-    )
-
-
-def _ours(
+def solved(
     context: Context, A: CSRMatrix, y: DistributedArray, make: Callable[..., LinearOperator], **options: Any
 ) -> Sample:
+    """Set up a preconditioner with `make`, solve by CG, and return the seconds of both and the residual. Collective."""
     comm = context.comm
     clocks: list[float] = []
 
@@ -179,7 +139,7 @@ def _ours(
     tick()
     M = make(A, **options)
     tick()
-    result = cg(A, y, niter=5000, rtol=_RTOL, M=M, progress=False, verify=False)
+    result = cg(A, y, niter=5000, rtol=RTOL, M=M, progress=False, verify=False)
     tick()
     residual = float((y - A @ result.x).norm()) / float(y.norm())
     return {
@@ -236,7 +196,7 @@ def _pyamg(points: int, side: int) -> Sample:
     begin = time.perf_counter()
     hierarchy = pyamg.smoothed_aggregation_solver(A)
     between = time.perf_counter()
-    x = hierarchy.solve(b, tol=_RTOL, maxiter=200, accel="cg", residuals=residuals)
+    x = hierarchy.solve(b, tol=RTOL, maxiter=200, accel="cg", residuals=residuals)
     end = time.perf_counter()
     return {
         "set-up": between - begin,

@@ -23,6 +23,7 @@ _KINDS = (
     ("lsm", "", "Kirchhoff migration"),
     ("traveltimes", "", "travel times"),
     ("waves", "", "acoustic waves"),
+    ("media", "", "elastic waves"),
     ("solvers", "", "Krylov methods on sparse matrices"),
     ("multigrid", "", "multigrid"),
     ("starforest", "scatter", "scatters by index"),

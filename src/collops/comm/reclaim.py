@@ -22,16 +22,20 @@ from collops.comm.agreement import AnyCommunicator
 
 __all__ = ["free_when_unreachable"]
 
-_MIN_COLLECTED = 64  # number of resources that triggers a garbage collection
+_MIN_COLLECTED = 64  # number of limited resources that triggers a garbage collection
 
 
 class Resource(NamedTuple):
-    """A resource of `ranks` of the world, freed by `releases`; `settle` completes this rank's use of it."""
+    """A resource of `ranks` of the world, freed by `releases`; `settle` completes this rank's use of it.
+
+    `limited` if a process can have only a limited number of them.
+    """
 
     ranks: tuple[int, ...]
     releases: list[Callable[[], None]]
     settle: Callable[[], None] | None
     comm: AnyCommunicator
+    limited: bool
 
 
 _resources: dict[str, Resource] = {}  # in the order of their creation
@@ -48,17 +52,19 @@ def free_when_unreachable(
     *,
     settle: Callable[[], None] | None = None,
     comm: AnyCommunicator = None,
+    limited: bool = True,
 ) -> str:
     """Register a resource to be freed after `owner` has become unreachable on all `ranks`; return its key. Collective.
 
     Neither `releases`, which may grow later, nor `settle`, called before this rank reports the resource as unreachable,
     may refer to `owner`. Memory that must be freed at the end of the program has a `comm`. `ranks` are numbers in the
-    world; resources of ranks outside it are never freed.
+    world; resources of ranks outside it are never freed. Only `limited` resources, windows, communicators and device
+    memory, are counted.
     """
     group = blake2b(",".join(map(str, ranks)).encode(), digest_size=8).hexdigest()
     _made[group] += 1
     key = f"{group}/{_made[group]}"
-    _resources[key] = Resource(tuple(ranks), releases, settle, comm)
+    _resources[key] = Resource(tuple(ranks), releases, settle, comm, limited)
     weakref.finalize(owner, _dropped.append, key).atexit = False
     return key
 
@@ -81,19 +87,22 @@ def owned() -> list[tuple[str, Resource]]:
 
 def in_use() -> int:
     """Return the number of windows and communicators of this process."""
-    return sum(len(resource.releases) for resource in _resources.values())
+    return sum(len(resource.releases) for resource in _resources.values() if resource.limited)
 
 
 def unreachable(ranks: Collection[int]) -> list[str]:
     """Return the resources of some of these ranks of the world that this rank can no longer reach. Not collective."""
     global _collect_at  # noqa: PLW0603 - the state of the process
-    if len(_resources) >= _collect_at:
+    many = sum(resource.limited for resource in _resources.values()) >= _collect_at
+    if many:
         gc.collect()  # reference cycles
-        _collect_at = max(_MIN_COLLECTED, 2 * (len(_resources) - len(_dropped)))
     while _dropped:
         _noted[_dropped.popleft()] = None
     for key in [key for key in _noted if key not in _resources]:  # already freed by users
         del _noted[key]
+    if many:
+        reachable = sum(resource.limited for key, resource in _resources.items() if key not in _noted)
+        _collect_at = max(_MIN_COLLECTED, 2 * reachable)
     everyone = set(ranks)
     keys = [key for key in _noted if everyone.issuperset(_resources[key].ranks)]
     for key in keys:

@@ -461,6 +461,9 @@ class Symmetric:
     def _barrier(self) -> None:
         pass
 
+    def _wait(self, what: str) -> None:
+        """Wait on the host for this rank's work on the memory, which is called `what` in errors."""
+
     def _forget(self) -> None:
         """Drop the views of memory that is being freed."""
         self._peers, self._signals = [], []

@@ -122,6 +122,9 @@ class NcclWindow(Symmetric):
     def _barrier(self) -> None:
         self.comm.allreduce(self._token, out=self._token)
 
+    def _wait(self, what: str) -> None:
+        _wait_for_device(self.comm, what)
+
     def _forget(self) -> None:
         self._peer_addresses = []
 

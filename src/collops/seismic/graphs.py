@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from collops.extend.communication import HIGHEST_PRIORITY
+
+_USE_NODE_PRIORITY = 8  # CU_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
@@ -27,7 +31,9 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
             with suppress(cupy.cuda.runtime.CUDARuntimeError):
                 stream.end_capture()
             raise
-        graph = stream.end_capture()
+        graph = (
+            stream.end_capture() if cupy.cuda.runtime.is_hip else _Graph(cupy.cuda.runtime.streamEndCapture(stream.ptr))
+        )
     return partial(_launch, graph, pool)
 
 
@@ -36,6 +42,35 @@ def _launch(graph: Any, pool: Any) -> None:
     import cupy
 
     graph.launch(cupy.cuda.get_current_stream())
+
+
+class _Graph:
+    """A CUDA graph whose kernels have the priorities of the streams that they were recorded on.
+
+    CuPy makes graphs whose kernels all have the priority of the stream that they are launched on: work of
+    :func:`side_streams` then starts when the other work has started, and ends after it.
+
+    Parameters
+    ----------
+    graph : int
+        The address of a recorded graph, which is destroyed.
+    """
+
+    def __init__(self, graph: int) -> None:
+        import cupy
+
+        self._runtime, executable = cupy.cuda.runtime, ctypes.c_void_p()
+        instantiate = ctypes.CDLL("libcuda.so.1").cuGraphInstantiateWithFlags
+        error = instantiate(ctypes.byref(executable), ctypes.c_void_p(graph), ctypes.c_ulonglong(_USE_NODE_PRIORITY))
+        self._runtime.graphDestroy(graph)
+        if error:
+            raise cupy.cuda.driver.CUDADriverError(error)
+        self._executable = executable.value
+        weakref.finalize(self, self._runtime.graphExecDestroy, self._executable)
+
+    def launch(self, stream: Any) -> None:
+        """Launch it on a stream."""
+        self._runtime.graphLaunch(self._executable, stream.ptr)
 
 
 def side_streams(count: int) -> list[Any]:

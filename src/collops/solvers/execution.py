@@ -101,10 +101,10 @@ class GraphExecution(Execution):
         super().__init__(method, A, history, "eager: no iteration was left to record")
         self._comm = comm
         self._required = required
-        self._launch = super().advance
         self._group = history.group
         self._recorded: dict[int, tuple[Any, list[Message]]] = {}  # by steps: graph, messages of a replay
-        self._next: Callable[[State, int], State] = self._warm_up
+        # Functions, not bound methods: a reference to itself would keep the operators until a garbage collection.
+        self._next: Callable[[GraphExecution, State, int], State] = GraphExecution._warm_up
         self._contexts = ExitStack()
 
     def __enter__(self) -> GraphExecution:
@@ -119,7 +119,7 @@ class GraphExecution(Execution):
 
     def __exit__(self, *error: object) -> None:
         """Order the caller's stream after the solver's work."""
-        self._next = self._launch
+        self._next = Execution.advance
         self._contexts.close()
         end = self._lane.stream.record()
         self._caller.wait_event(end)
@@ -133,27 +133,27 @@ class GraphExecution(Execution):
 
     def advance(self, state: State, remaining: int) -> State:
         """Return the state after one more step, or after a group of the `remaining` ones."""
-        return self._next(state, remaining)
+        return self._next(self, state, remaining)
 
     def _warm_up(self, state: State, remaining: int) -> State:
         import cupy
 
-        self._next = self._record_or_launch
+        self._next = GraphExecution._record_or_launch
         with cupy.cuda.using_allocator(self._lane.pool.malloc):
-            return self._launch(state, remaining)
+            return Execution.advance(self, state, remaining)
 
     def _record_or_launch(self, state: State, remaining: int) -> State:
         """Record the step if every rank can, and run it in any case."""
         reason = self._record(state, 1)
         if reason is None:
             self.description = "replayed CUDA graph"
-            self._next = self._replay
+            self._next = GraphExecution._replay
         elif self._required:
             raise UnsupportedTypeError(f"graph=True, but the step cannot be recorded: {reason}")
         else:
             self.description = f"eager: {reason}"
-            self._next = self._launch
-        return self._next(state, remaining)
+            self._next = Execution.advance
+        return self._next(self, state, remaining)
 
     def _replay(self, state: State, remaining: int) -> State:
         steps = max(steps for steps in self._recorded if steps <= remaining)

@@ -15,7 +15,7 @@ from collops.exchange.transports.shared import SharedExchange
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-    from collops.comm.symmetric import Symmetric
+    from collops.comm.parts import Part
 
 
 class MixedExchange(SharedExchange):
@@ -33,7 +33,7 @@ class MixedExchange(SharedExchange):
             inbound = [(rank, arriving[start:stop]) for rank, start, stop in receives if rank not in self._near_ranks]
             self._messages.append(PersistentMessages(self.comm, outbound, inbound, self.tag))
 
-    def _allocated(self, near: Communicator, size: int) -> Symmetric:
+    def _allocated(self, near: Communicator, size: int) -> Part:
         memory = None
         try:
             with collective_errors(self.comm, CommunicationError):  # hosts communicate, each by itself

@@ -1,8 +1,8 @@
 """Shared memory of the ranks of one host: values are packed directly into the receiver's buffer, without messages.
 
-Every rank has symmetric memory with its incoming buffers and with counters. A sender waits until its part of the buffer
-has been read, packs into it, and increments a counter of the receiver. A receiver waits for the counter, unpacks, and
-increments a counter of the sender.
+Every rank has a part of symmetric memory with its incoming buffers and with counters. A sender waits until its part of
+the buffer has been read, packs into it, and increments a counter of the receiver. A receiver waits for the counter,
+unpacks, and increments a counter of the sender.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collops.comm.parts import Part
 from collops.exchange.exchange import SLOTS, Exchange
 
 if TYPE_CHECKING:
     from collops.comm import Communicator
-    from collops.comm.symmetric import Symmetric
 
 _LINE = 64  # bytes of a cache line: no two ranks write to the same one
 _POLLS = 100  # some microseconds
@@ -74,9 +74,9 @@ class SharedExchange(Exchange):
         # x86 does not reorder stores or loads; other processors need a fence.
         self._fence = _nothing if platform.machine().lower() in ("x86_64", "amd64") else self._memory.fence
 
-    def _allocated(self, near: Communicator, size: int) -> Symmetric:
+    def _allocated(self, near: Communicator, size: int) -> Part:
         """Return memory that the ranks of `near` share. Collective among all ranks."""
-        return near.symmetric((size,), np.uint8, engine="numpy")
+        return Part(near, size, "numpy")
 
     def prepare(self, slot: int, use: int) -> None:
         for counter in self._read_here[slot]:

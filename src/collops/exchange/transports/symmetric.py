@@ -10,6 +10,7 @@ kernels that fill the device, between two small kernels that wait and signal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +20,12 @@ import numpy as np
 from collops.backend import LocalArray
 from collops.comm.agreement import collective_errors
 from collops.comm.device_launch import Launch
+from collops.comm.parts import Part
 from collops.exchange.exchange import SLOTS, Exchange, LocalWork, Transfer
 from collops.exchange.packing import Index, cupy_moves
 from collops.exchange.transports.shared import landings
 
-_ALIGNMENT = 256
+_ALIGNMENT, _COUNTER = 256, 8  # bytes
 _THREADS = 256
 _BLOCKS_PER_PROCESSOR = 2  # of those that fit
 _BLOCKS_TO_FILL_IT = 6  # for which put.cu keeps registers
@@ -53,14 +55,19 @@ class SymmetricExchange(Exchange):
         unit = dtype.itemsize * self.width
         max_points, starts = landings(self)
         buffer = -(-max_points * unit // _ALIGNMENT) * _ALIGNMENT
-        self._values = comm.symmetric((SLOTS * buffer,), np.uint8, engine=engine.name)
-        # By use (filled, read), slot and rank.
-        self._counters = comm.symmetric((2, SLOTS, comm.size), np.uint64, engine=engine.name)
-        peers = {}
+        # For each use (filled, read), slot and rank a counter, then the incoming buffers.
+        numbers = 2, SLOTS, comm.size
+        header = -(-prod(numbers) * _COUNTER // _ALIGNMENT) * _ALIGNMENT
+        self._memory = memory = Part(comm, header + SLOTS * buffer, engine.name)
+
+        def ends_of(rank: int) -> tuple[int, LocalArray]:
+            """Return the address of the incoming buffers of a rank, and its counters."""
+            part = memory.peer(rank)
+            return part.data.ptr + header, part[: prod(numbers) * _COUNTER].view(np.uint64).reshape(numbers)
+
         with collective_errors(comm):
-            for rank in {segment.rank for segment in (*sends, *receives)}:
-                peers[rank] = self._values.peer(rank).data.ptr, self._counters.peer(rank)
-        own_counters, me = self._counters.local, comm.rank
+            peers = {rank: ends_of(rank) for rank in {segment.rank for segment in (*sends, *receives)}}
+        (_, own_counters), me = ends_of(comm.rank), comm.rank
         to, by = [segment.rank for segment in sends], [segment.rank for segment in receives]
         stops = xp.asarray(np.array([segment.stop for segment in sends], np.int64))
         states = xp.zeros((SLOTS, 4), xp.uint64)
@@ -70,7 +77,8 @@ class SymmetricExchange(Exchange):
 
         self._ends: list[_Ends] = []
         for slot in range(SLOTS):
-            local = self._values.local[slot * buffer : slot * buffer + arriving * unit]
+            begin = header + slot * buffer
+            local = memory.local[begin : begin + arriving * unit]
             self.incoming[slot] = local.view(dtype).reshape(arriving, *self.block)
             receiver_addresses = addresses([peers[rank][0] + slot * buffer + int(starts[rank]) * unit for rank in to])
             read_here = addresses([own_counters[1, slot, rank:].data.ptr for rank in to])
@@ -129,8 +137,7 @@ class SymmetricExchange(Exchange):
 
     def free(self) -> None:
         self.outgoing, self.incoming, self._ends = [], [], []
-        self._values.free()
-        self._counters.free()
+        self._memory.free()
 
 
 class _Ends(NamedTuple):

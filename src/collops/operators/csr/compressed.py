@@ -112,12 +112,15 @@ class CompressedRows(NamedTuple):
             not count or (int(numbers[0]) == first and int(numbers[-1]) == first + count - 1)
         ):
             return self, empty, nothing
-        bounds = xp.searchsorted(numbers, xp.asarray(np.array([first, first + count], np.int64)))
-        low, high = (int(bound) for bound in bounds)
-        is_local = (self.indices >= low) & (self.indices < high)
-        inner, outer = self.selected(is_local), self.selected(~is_local)
-        inner = inner._replace(indices=(numbers - first).astype(np.int32)[inner.indices], shape=(height, count))
-        if not outer.nnz:
+        others, bounds = xp.empty(height, np.int64), (numbers, first, first + count)
+        launch("outer_lengths", self, *self.operands[:2], *bounds, others)
+        starts = starts_of(others)
+        size = int(starts[-1])
+        parts = ((xp.empty(n, self.dtype), xp.empty(n, np.int32)) for n in (self.nnz - size, size))
+        inner, outer = (CompressedRows(*part, starts, (height, count)) for part in parts)
+        launch("split_rows", self, *self.operands, *bounds, *outer.operands, inner.indices, inner.data)
+        inner = inner._replace(indptr=self.indptr - starts)
+        if not size:
             return inner, empty, nothing
         used, renumbered = xp.unique(outer.indices, return_inverse=True)
         ghosts = self.engine.to_host(numbers[used])

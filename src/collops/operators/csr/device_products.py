@@ -1,7 +1,6 @@
 """Products and transposes of distributed sparse matrices on devices, as in :mod:`collops.operators.csr.products`.
 
-Only rows of other ranks pass through the host, as numbers of entries and their places; their values are exchanged
-between devices.
+Rows of other ranks are exchanged between devices too; only their numbers of entries by rank are read on the host.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import numpy as np
 
 from collops.backend import Engine, LocalArray
 from collops.exchange.forest import StarForest
-from collops.exchange.indices import sent_to
 from collops.operators.csr.compressed import CompressedRows, same_pattern, starts_of
+from collops.operators.csr.fetched import FetchedRows, returned_rows
 from collops.operators.csr.matrix import CSRMatrix
-from collops.operators.csr.products import Rows, entries_of_ghosts, own_columns
+from collops.operators.csr.products import Rows, own_columns
 from collops.operators.csr.row_kernels import launch, launch_with_tables
 
 # Threads of a row, rows of a block, and places of a row's table: for right matrices with one entry in a row; for short
@@ -51,9 +50,7 @@ def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Row
 
     The columns `own` of `left` are the rows of `right`; `forest` goes from them to the other columns of `left`.
     """
-    (matrix, numbers), entries = _with_rows_of_ghosts(forest, own, right)
-    if entries is not None:
-        entries.free()
+    (matrix, numbers), _ = _with_rows_of_ghosts(forest, own, right)
     return Rows(product(left.matrix, matrix).without_zeros(), numbers)
 
 
@@ -65,34 +62,32 @@ def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
     numbers = engine.xp.arange(first, first + A.rows.local_size(comm.rank), dtype=np.int64)
     if comm.size == 1:
         return Rows(columns, numbers)
-    from scipy import sparse
-
     parts = [_rows_between(columns, *bounds) for bounds in ((0, own.start), (own.stop, columns.shape[0]))]
-    entries = sparse.vstack([part.to_host() for part in parts]).tocoo()
-    i, j = entries.coords
-    targets = np.stack([A.forest.remote_indices[i], first + j], axis=1)
-    places, values = sent_to(comm, A.forest.remote_ranks[i], targets, entries.data)
-    together, j = np.unique(places[:, 1], return_inverse=True)
+    before, after = parts
+    starts = engine.xp.concatenate([before.indptr, before.nnz + after.indptr[1:]])
+    places = first + engine.xp.concatenate([part.indices for part in parts]).astype(np.int64)
+    values = engine.xp.concatenate([part.data for part in parts])
+    values, places, starts = returned_rows(A.forest, starts, places, values)
+    together, places = engine.xp.unique(places, return_inverse=True)
     inner = _rows_between(columns, own.start, own.stop)
-    arrived = sparse.csr_array((values, (places[:, 0], j.reshape(-1))), shape=(inner.shape[0], len(together)))
-    arrived.sort_indices()
-    before = int(np.searchsorted(together, first))
-    merged = _merged(inner, CompressedRows.from_host(arrived, engine.from_host), before)
-    others = engine.from_host(together)
-    return Rows(merged, engine.xp.concatenate([others[:before], numbers, others[before:]]))
+    shape = inner.shape[0], len(together)
+    arrived = CompressedRows(values, places.reshape(-1).astype(np.int32), starts, shape)
+    lower = int((together < first).sum())
+    merged = _merged(inner, arrived, lower)
+    return Rows(merged, engine.xp.concatenate([together[:lower], numbers, together[lower:]]))
 
 
 class RepeatedProduct:
     """The function :func:`product_rows`, faster if it is called again.
 
-    The first call stores the lengths of rows and the star forest of other ranks' entries. If a rank has factors of
-    other patterns, all ranks begin again. The product keeps entries that are 0.
+    The first call stores the lengths of rows and which entries ranks send. If a rank has factors of other patterns, all
+    ranks begin again. The product keeps entries that are 0.
     """
 
     def __init__(self) -> None:
         self._factors: tuple[CompressedRows, CompressedRows] | None = None
         self._lengths: LocalArray | None = None
-        self._entries: StarForest | None = None
+        self._entries: FetchedRows | None = None
         self._joined: Rows | None = None
 
     def __call__(self, forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
@@ -101,8 +96,6 @@ class RepeatedProduct:
             same_pattern(*pair) for pair in zip(self._factors, (left.matrix, right.matrix), strict=True)
         )
         if not forest.comm.allreduce(np.array(int(same)), "min"):
-            if self._entries is not None:
-                self._entries.free()
             self._joined, self._entries = _with_rows_of_ghosts(forest, own, right)
             self._lengths = product_lengths(left.matrix, self._joined.matrix)
         else:
@@ -115,7 +108,8 @@ class RepeatedProduct:
         joined, values = self._joined, right.matrix.data
         assert joined is not None
         if self._entries is not None:
-            ghosts, before = self._entries.bcast(values), int(joined.matrix.indptr[own.start])
+            entries, before = self._entries, int(joined.matrix.indptr[own.start])
+            ghosts = entries.sent(values[entries.leaving])
             values = right.matrix.engine.xp.concatenate([ghosts[:before], values, ghosts[before:]])
         return joined._replace(matrix=joined.matrix._replace(data=values))
 
@@ -226,27 +220,23 @@ def _tables(
     return found
 
 
-def _with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, StarForest | None]:
-    """Return this rank's rows between the rows of the leaves of `forest`, and the star forest of the leaves' entries.
+def _with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, FetchedRows | None]:
+    """Return this rank's rows between the rows of the leaves of `forest`, which it fetches, and how. Collective.
 
-    Collective. This rank's rows get the indices `own`. On one rank, there is no star forest.
+    This rank's rows get the indices `own`. One rank fetches nothing.
     """
     matrix, numbers = rows
     if forest.comm.size == 1:
         return rows, None
-    engine = matrix.engine
-    xp = engine.xp
-    bounds = engine.to_host(forest.bcast(xp.stack([matrix.indptr[:-1], matrix.indptr[1:]], axis=1)))
-    lengths, entries = entries_of_ghosts(forest, bounds, matrix.nnz)
-    columns, values = entries.bcast(numbers[matrix.indices]), entries.bcast(matrix.data)
+    xp, entries = matrix.engine.xp, FetchedRows(forest, matrix.indptr)
+    columns = entries.sent(numbers[matrix.indices[entries.leaving]])
+    values, lengths = entries.sent(matrix.data[entries.leaving]), entries.lengths
     # Global columns are numbered consecutively, so that 32-bit numbers suffice.
     together = xp.unique(xp.concatenate([numbers, columns]))
     columns = xp.searchsorted(together, columns).astype(np.int32)
     indices = xp.searchsorted(together, numbers).astype(np.int32)[matrix.indices]
     before = int(lengths[: own.start].sum())
-    starts = starts_of(
-        xp.concatenate([engine.from_host(lengths[: own.start]), matrix.lengths, engine.from_host(lengths[own.start :])])
-    )
+    starts = starts_of(xp.concatenate([lengths[: own.start], matrix.lengths, lengths[own.start :]]))
     joined = CompressedRows(
         xp.concatenate([values[:before], matrix.data, values[before:]]),
         xp.concatenate([columns[:before], indices, columns[before:]]),

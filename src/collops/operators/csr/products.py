@@ -11,7 +11,9 @@ from collops.backend import SparseArray
 from collops.comm import Communicator
 from collops.errors import LayoutError, UnsupportedTypeError, type_name
 from collops.exchange.forest import StarForest
-from collops.exchange.indices import distinct, sent_to
+from collops.exchange.indices import distinct
+from collops.operators.csr.compressed import starts_of
+from collops.operators.csr.fetched import FetchedRows, returned_rows
 from collops.operators.csr.matrix import CSRMatrix
 from collops.operators.csr.pieces import in_pieces
 
@@ -101,32 +103,29 @@ def product_rows(forest: StarForest, left: Rows, own: slice, right: Rows) -> Row
 
     The columns `own` of `left` are the rows of `right`; `forest` goes from them to the other columns of `left`.
     """
-    right, entries = with_rows_of_ghosts(forest, own, right)
-    if entries is not None:
-        entries.free()
+    right, _ = with_rows_of_ghosts(forest, own, right)
     product = product_with_zeros(forest.comm, left.matrix, right.matrix)
     product.eliminate_zeros()  # SciPy's products have none
     return Rows(product, right.numbers)
 
 
-def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, StarForest | None]:
-    """Return this rank's rows between the rows of the leaves of `forest`, and the star forest of the leaves' entries.
+def with_rows_of_ghosts(forest: StarForest, own: slice, rows: Rows) -> tuple[Rows, FetchedRows | None]:
+    """Return this rank's rows between the rows of the leaves of `forest`, which it fetches, and how. Collective.
 
-    Collective. This rank's rows get the indices `own`. On one rank, there is no star forest.
+    This rank's rows get the indices `own`. One rank fetches nothing.
     """
     from scipy import sparse
 
     matrix, numbers = rows
     if forest.comm.size == 1:
         return rows, None
-    bounds = forest.bcast(np.stack([matrix.indptr[:-1], matrix.indptr[1:]], axis=1).astype(np.int64))
-    lengths, entries = entries_of_ghosts(forest, bounds, matrix.nnz)
-    columns = entries.bcast(numbers[matrix.indices])
+    entries = FetchedRows(forest, matrix.indptr)
+    columns = entries.sent(numbers[matrix.indices[entries.leaving]])
     # Global columns are numbered consecutively, since products need memory for each column.
     together = distinct(np.concatenate([numbers, columns]))
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    shape = len(lengths), len(together)
-    fetched = sparse.csr_array((entries.bcast(matrix.data), np.searchsorted(together, columns), starts), shape=shape)
+    values, starts = entries.sent(matrix.data[entries.leaving]), starts_of(entries.lengths)
+    shape = len(entries.lengths), len(together)
+    fetched = sparse.csr_array((values, np.searchsorted(together, columns), starts), shape=shape)
     matrix = renumbered(matrix, np.searchsorted(together, numbers), len(together))
     matrix = sparse.vstack([fetched[: own.start], matrix, fetched[own.start :]], format="csr")
     return Rows(matrix, together), entries
@@ -144,14 +143,14 @@ def transposed_rows(A: CSRMatrix, rows: Rows, conjugate: bool) -> Rows:
     if comm.size == 1:
         return Rows(columns, numbers)
     inner = columns[own]
-    entries = sparse.vstack([columns[: own.start], columns[own.stop :]]).tocoo()
-    i, j = entries.coords
-    ghosts = A.forest
-    targets = np.stack([ghosts.remote_indices[i], first + j], axis=1)
-    places, values = sent_to(comm, ghosts.remote_ranks[i], targets, entries.data)
-    together, j = np.unique(places[:, 1], return_inverse=True)
-    arrived = sparse.csr_array((values, (places[:, 0], j.reshape(-1))), shape=(inner.shape[0], len(together)))
-    arrived.sort_indices()
+    entries = sparse.vstack([columns[: own.start], columns[own.stop :]], format="csr")
+    places = first + entries.indices.astype(np.int64)
+    values, places, starts = returned_rows(A.forest, entries.indptr, places, entries.data)
+    together = distinct(places)
+    arrived = sparse.csr_array(
+        (values, np.searchsorted(together, places), starts), shape=(inner.shape[0], len(together))
+    )
+    arrived.has_sorted_indices = True
     before = int(np.searchsorted(together, first))
     merged = _merged(comm, inner, arrived, before)
     return Rows(merged, np.concatenate([together[:before], numbers, together[before:]]))
@@ -248,17 +247,6 @@ def unsigned(matrix: SparseArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     kind = _index_dtype(max(matrix.nnz, matrix.shape[1]))
     starts, columns = (indices.astype(kind, copy=False) for indices in (matrix.indptr, matrix.indices))
     return starts.view(f"u{starts.itemsize}"), columns.view(f"u{columns.itemsize}"), matrix.data
-
-
-def entries_of_ghosts(forest: StarForest, bounds: np.ndarray, count: int) -> tuple[np.ndarray, StarForest]:
-    """Return the lengths of the rows of other ranks that are leaves of `forest`, and the star forest of their entries.
-
-    Collective. `bounds` has where these rows begin and end on their ranks; this rank's rows have `count` entries.
-    """
-    lengths = bounds[:, 1] - bounds[:, 0]
-    ends = np.cumsum(lengths)
-    entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(bounds[:, 0] - (ends - lengths), lengths)
-    return lengths, StarForest(forest.comm, count, None, np.repeat(forest.remote_ranks, lengths), entries)
 
 
 def _check(matrix: object) -> None:

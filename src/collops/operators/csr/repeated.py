@@ -9,6 +9,7 @@ import numpy as np
 from collops.backend import SparseArray
 from collops.comm import Communicator
 from collops.exchange.forest import StarForest
+from collops.operators.csr.fetched import FetchedRows
 from collops.operators.csr.pieces import in_pieces
 from collops.operators.csr.products import Rows, product_with_zeros, suits_loops, unsigned, with_rows_of_ghosts
 
@@ -46,7 +47,7 @@ class _Plan(NamedTuple):
     right: Pattern
     joined: Pattern
     numbers: np.ndarray
-    entries: StarForest | None
+    entries: FetchedRows | None
     before: int
     product: Pattern
 
@@ -71,13 +72,11 @@ class RepeatedProduct:
         self._plan = plan._replace(left=Pattern.of(left.matrix), right=Pattern.of(right.matrix))
         values = right.matrix.data
         if plan.entries is not None:
-            ghosts = plan.entries.bcast(values)
+            ghosts = plan.entries.sent(values[plan.entries.leaving])
             values = np.concatenate([ghosts[: plan.before], values, ghosts[plan.before :]])
         return Rows(_product(comm, left.matrix, plan.joined.matrix(values), plan.product), plan.numbers)
 
     def _first(self, forest: StarForest, left: Rows, own: slice, right: Rows) -> Rows:
-        if self._plan is not None and self._plan.entries is not None:
-            self._plan.entries.free()
         (joined, numbers), entries = with_rows_of_ghosts(forest, own, right)
         product = product_with_zeros(forest.comm, left.matrix, joined)
         factors = Pattern.of(left.matrix), Pattern.of(right.matrix)

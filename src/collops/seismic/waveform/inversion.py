@@ -15,6 +15,7 @@ from collops.seismic.waveform.misfits import Attribute
 from collops.seismic.waveform.problem import WaveProblem
 from collops.seismic.waveform.recording import Recording
 from collops.seismic.waves import Propagator
+from collops.seismic.waves.born import serves_again
 
 
 class Smoothing(LinearOperator):
@@ -164,16 +165,16 @@ class Objective:
         return derivative @ self._recording @ born @ self.changes.derivative(x)
 
     def _linearised(self, x: Any) -> tuple[Attribute, LinearOperator | None]:
-        """Return the attribute of the modelled traces, and on hosts the Jacobian of the propagator, with wavefields.
+        """Return the attribute of the modelled traces, and the Jacobian of the propagator if it has wavefields.
 
-        Solvers need both for the same unknowns. The storage of devices must be free between gradients.
+        Solvers need both for the same unknowns.
         """
         if self._last is None or self._last[0] is not x:
             self._last = None  # before wavefields of other unknowns are kept
             velocity = self.changes.velocity(x)
             traces, born = self._propagator.linearise(velocity)
             modelled = self._recording.forward(traces)
-            kept = born if velocity.engine.memory == "host" else None
+            kept = born if serves_again(born, velocity) else None
             self._last = x, self._misfit(modelled.local_array, self._observed, self._xp), kept
         return self._last[1:]
 

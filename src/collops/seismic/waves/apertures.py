@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from collops import DistributedArray, LinearOperator
+from collops import DistributedArray, LinearOperator, StackedArray
 from collops.errors import InputError, UnsupportedTypeError
 from collops.extend.arrays import Array, LocalArray
 from collops.extend.operators import filled
@@ -85,13 +85,16 @@ class ShotWindows:
         own = replace(grid, shape=shape_of(box), layers=layers)
         return self._make(own, geometry.window(shot, origin), box)
 
-    def cut(self, shot: int, values: LocalArray, own: Any) -> DistributedArray:
-        """Return values on the grid at the points of a window, in the layout of its propagator."""
-        return DistributedArray(own.domain, own.comm, values[self._boxes[shot]].copy())
+    def cut(self, shot: int, values: Array, own: Any) -> Array:
+        """Return a model, or a change of it, at the points of a window, in the layout of its propagator."""
+        box = self._boxes[shot]
+        parts = [DistributedArray(own.domain, own.comm, leaf.local_array[box].copy()) for leaf in values.leaves]
+        return StackedArray(parts) if isinstance(values, StackedArray) else parts[0]
 
-    def add(self, shot: int, image: LocalArray, values: LocalArray) -> None:
-        """Add values at the points of a window to an image on the grid."""
-        image[self._boxes[shot]] += values
+    def add(self, shot: int, image: LocalArray, values: Array) -> None:
+        """Add values of each part of a model at the points of a window to an image on the grid of each part."""
+        for part, leaf in zip(image, values.leaves, strict=True):
+            part[self._boxes[shot]] += leaf.local_array
 
 
 class WindowedBorn(LinearOperator):
@@ -103,8 +106,8 @@ class WindowedBorn(LinearOperator):
         Of the whole grid.
     windows : ShotWindows
         The windows.
-    model : DistributedArray
-        The velocity at which it is linearised.
+    model : DistributedArray or StackedArray
+        The velocity at which it is linearised, or both velocities, after checks on all ranks.
 
     Notes
     -----
@@ -113,41 +116,44 @@ class WindowedBorn(LinearOperator):
 
     capturable = False
 
-    def __init__(self, modelling: Modelling, windows: ShotWindows, model: DistributedArray) -> None:
-        modelling.velocity(model)  # on all ranks together
+    def __init__(self, modelling: Modelling, windows: ShotWindows, model: Array) -> None:
         self._modelling, self._windows, self._model = modelling, windows, model.copy()
-        super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
+        super().__init__(model.layout, modelling.range, modelling.dtype, modelling.comm)
 
     def _apply(self, x: Array, out: Array, adjoint: bool) -> Array:
         what, engine = "the data" if adjoint else "a change of the model", self._model.engine
         check_supported(x, what)
         if x.engine is not engine:
             raise UnsupportedTypeError(f"{what} must be of {engine.name}, as the model is, not of {x.engine.name}")
-        return filled(out, self._migrated(x.local_array) if adjoint else self._linearised(x.local_array))
+        if not adjoint:
+            return filled(out, self._linearised(x))
+        (traces,) = x.leaves
+        for leaf, values in zip(out.leaves, self._migrated(traces.local_array), strict=True):
+            filled(leaf, values)
+        return out
 
-    def _linearised(self, change: LocalArray) -> LocalArray:
+    def _linearised(self, change: Array) -> LocalArray:
         traces = self._modelling.no_traces(self._model.engine)
         for number, (shot, own, born) in enumerate(self._shots()):
-            traces[number] = born.forward(self._windows.cut(shot, change, own)).local_array[0]
+            traces[number] = born.forward(self._windows.cut(shot, change, own)).leaves[0].local_array[0]
         return traces
 
     def _migrated(self, traces: LocalArray) -> LocalArray:
+        """Return the image of each part of the model."""
         modelling, xp = self._modelling, self._model.engine.xp
-        images = ShotSum(modelling.shots)
+        images, shape = ShotSum(modelling.shots), (len(self._model.leaves), *modelling.grid.shape)
         for number, (shot, own, born) in enumerate(self._shots()):
-            image = xp.zeros(modelling.grid.shape, self.dtype)
+            image = xp.zeros(shape, self.dtype)
             data = DistributedArray(own.range, own.comm, xp.ascontiguousarray(traces[number : number + 1]))
-            self._windows.add(shot, image, born.adjoint(data).local_array)
+            self._windows.add(shot, image, born.adjoint(data))
             images.add(image)
-        total = xp.empty(math.prod(modelling.grid.shape), self.dtype)
-        images.total(modelling.shares, total, modelling.across)
-        return total.reshape(modelling.grid.shape)
+        return images.total(modelling.shares, xp.empty(math.prod(shape), self.dtype), modelling.across).reshape(shape)
 
     def _shots(self) -> Iterator[tuple[int, Any, LinearOperator]]:
         """Yield the number, the propagator and the Jacobian of each shot of this rank."""
         for shot in self._modelling.shots:
             own = self._windows.propagator(shot)
-            yield shot, own, own.jacobian(self._windows.cut(shot, self._model.local_array, own))
+            yield shot, own, own.jacobian(self._windows.cut(shot, self._model, own))
 
 
 def shape_of(box: Box) -> tuple[int, ...]:

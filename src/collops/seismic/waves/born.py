@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from collops import DistributedArray, LinearOperator
 from collops.errors import UnsupportedTypeError
 from collops.extend.arrays import Array, LocalArray
@@ -11,10 +13,18 @@ from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
 
 
-class Born(LinearOperator):
-    r"""The derivative of the traces with respect to the velocity, at one model. Collective.
+def serves_again(jacobian: LinearOperator, model: Array) -> bool:
+    """Return whether to keep the Jacobian of :meth:`Propagator.linearise` at a model for its next product there.
 
-    Forward is linearised modelling of a change of the velocity in metres per second. Adjoint is migration of traces: of
+    Without wavefields it saves little, and the storage of devices must be free between gradients. All ranks agree.
+    """
+    return model.engine.memory == "host" or (isinstance(jacobian, Born) and jacobian.reusable)
+
+
+class Born(LinearOperator):
+    r"""The derivative of the traces with respect to the velocity, or both velocities, at one model. Collective.
+
+    Forward is linearised modelling of a change of the model in metres per second. Adjoint is migration of traces: of
     a residual, it is the gradient of half its squared norm; of reflections in a smooth model, it is reverse-time
     migration. It is the transpose of the discrete scheme with its layers and its free surface, exact to rounding.
 
@@ -22,8 +32,8 @@ class Born(LinearOperator):
     ----------
     modelling : Modelling
         The modelling of a propagator, whose ``jacobian`` makes this operator.
-    model : DistributedArray
-        The velocity at which it is linearised.
+    model : DistributedArray or StackedArray
+        The velocity at which it is linearised, or a stack of the velocities of P and S waves in elastic media.
 
     Notes
     -----
@@ -35,12 +45,14 @@ class Born(LinearOperator):
 
     Forward propagates both fields together. Adjoint recomputes :math:`w^n` and visits it in reverse order, within the
     memory of the propagator, and sums :math:`\lambda^{n+1} w^n` with the adjoint field :math:`\lambda`. Images of shots
-    are added in an order that does not depend on the ranks.
+    are added in an order that does not depend on the ranks. With respect to both velocities of elastic media there is
+    such a sum of each field, which the transpose of the derivative of the moduli maps to the velocities.
 
     Changes of the model and data must be of the engine of `model`.
 
     Messages: as for the propagator. Adjoint: the exchanges of halos for each step of both fields on several tiles, and
-    one all-to-all and one allgather of images, among the ranks with the same tile.
+    one all-to-all and one allgather of images, among the ranks with the same tile. On several tiles, both velocities
+    take one more exchange of halos forward, and one for each shear stress in the adjoint.
 
     Examples
     --------
@@ -56,20 +68,21 @@ class Born(LinearOperator):
 
     capturable = False
 
-    def __init__(self, modelling: Modelling, model: DistributedArray) -> None:
-        self._velocity, self._engine = modelling.velocity(model), model.engine
+    def __init__(self, modelling: Modelling, model: Array) -> None:
+        self._model, self._engine = modelling.model(model), model.engine
         self._modelling = modelling
-        self._march = modelling.march(self._velocity)
+        self._march = modelling.march(self._model.coefficients)
         self._kept: dict[int, LocalArray] = {}  # wavefields of shots, from `modelled`
-        super().__init__(modelling.domain, modelling.range, modelling.dtype, modelling.comm)
+        self.reusable = False  # on devices if it has those of all shots
+        super().__init__(model.layout, modelling.range, modelling.dtype, modelling.comm)
 
     def modelled(self) -> DistributedArray:
         """Return the traces of the model, and keep the wavefields of the shots that fit the memory. Collective."""
         modelling = self._modelling
         traces = modelling.no_traces(self._engine)
         with collective_errors(modelling.comm):  # before other ranks wait for halos
-            kept = range(modelling.kept_shots(self._engine))
-            self._kept = {number: self._march.wavefields() for number in kept}
+            kept, self.reusable = modelling.kept_shots(self._engine)
+            self._kept = {number: self._march.wavefields() for number in range(kept)}
         for number, shot in enumerate(modelling.shots):
             self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
@@ -85,26 +98,27 @@ class Born(LinearOperator):
             raise UnsupportedTypeError(
                 f"{what} must be of {self._engine.name}, as the model is, not of {x.engine.name}"
             )
-        own = self._engine.xp.ascontiguousarray(x.local_array, self.dtype)
-        return filled(out, self._migrated(own) if adjoint else self._linearised(own))
+        if not adjoint:
+            return filled(out, self._linearised(x))
+        (traces,) = x.leaves
+        gradients = self._migrated(self._engine.xp.ascontiguousarray(traces.local_array, self.dtype))
+        for leaf, values in zip(out.leaves, gradients, strict=True):
+            filled(leaf, values)
+        return out
 
-    def _linearised(self, change: LocalArray) -> LocalArray:
+    def _linearised(self, change: Array) -> LocalArray:
         modelling = self._modelling
-        tile, traces = modelling.tile, modelling.no_traces(self._engine)
-        slope = modelling.slope(self._velocity)
-        scattering = (slope * tile.extend(change, self._engine.xp)).astype(self.dtype)
+        traces, scattering = modelling.no_traces(self._engine), self._model.scattering(change).astype(self.dtype)
         for number, shot in enumerate(modelling.shots):
             self._march.linearised(modelling.shot(shot), scattering, traces[number], *self._wavefields(number))
         return modelling.joined(traces)
 
-    def _migrated(self, traces: LocalArray) -> LocalArray:
-        modelling, xp = self._modelling, self._engine.xp
-        tile, images, traces = modelling.tile, ShotSum(modelling.shots), modelling.residuals(traces)
+    def _migrated(self, traces: LocalArray) -> list[LocalArray]:
+        modelling, xp, shape = self._modelling, self._engine.xp, self._model.image_shape
+        images, traces = ShotSum(modelling.shots), modelling.residuals(traces)
         for number, shot in enumerate(modelling.shots):
-            image = xp.zeros(tile.inner, self.dtype)
+            image = xp.zeros(shape, self.dtype)
             self._march.migrate(modelling.shot(shot), traces[number], image, *self._wavefields(number))
             images.add(image)
-        total = xp.empty(self._velocity.size, self.dtype)
-        images.total(modelling.shares, total, modelling.across)
-        factor = modelling.medium.relative_slope(self._velocity)
-        return tile.fold((factor * total.reshape(tile.inner)).astype(self.dtype), xp)
+        total = images.total(modelling.shares, xp.empty(math.prod(shape), self.dtype), modelling.across)
+        return self._model.gradient(total.reshape(shape))

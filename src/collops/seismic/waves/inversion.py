@@ -8,6 +8,8 @@ import numpy as np
 
 from collops import DistributedArray, LinearOperator
 from collops.errors import LayoutError
+from collops.extend.arrays import Array
+from collops.seismic.waves.born import serves_again
 from collops.seismic.waves.modelling import check_supported
 from collops.seismic.waves.propagator import Propagator
 
@@ -46,9 +48,7 @@ class WaveformMisfit:
     propagator: Propagator
     observed: DistributedArray
     # The model of the last residual, and the derivative there, with its wavefields.
-    _last: list[tuple[DistributedArray, LinearOperator]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
+    _last: list[tuple[Array, LinearOperator]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.observed, DistributedArray) and self.observed.engine.traced):
@@ -56,24 +56,25 @@ class WaveformMisfit:
         if self.observed.layout is not self.propagator.range:
             raise LayoutError(f"observed data must have the layout {self.propagator.range}, not {self.observed.layout}")
 
-    def residual(self, x: DistributedArray) -> DistributedArray:
+    def residual(self, x: Array) -> DistributedArray:
         """Return modelled minus observed traces. Collective."""
         if x.engine.traced:
             return self.propagator(x) - self.observed
         self._last.clear()  # before wavefields of another model are kept
         traces, jacobian = self.propagator.linearise(x)
-        if x.engine.memory == "host":  # others keep no wavefields, and their storage must be free between gradients
+        if serves_again(jacobian, x):
             self._last.append((x.copy(), jacobian))
         return traces - self.observed
 
-    def jacobian(self, x: DistributedArray) -> LinearOperator:
+    def jacobian(self, x: Array) -> LinearOperator:
         """Return the derivative of the residual. Collective.
 
         It is the one that the last residual kept, if its model has the same values on all ranks.
         """
         for last, jacobian in self._last:
             if x.layout is last.layout and x.comm is last.comm and x.engine is last.engine:
-                changed = not bool((x.local_array == last.local_array).all())
+                pairs = zip(x.leaves, last.leaves, strict=True)
+                changed = not all(bool((new.local_array == old.local_array).all()) for new, old in pairs)
                 if not self.propagator.comm.allreduce(np.array([float(changed)]), "max")[0]:
                     return jacobian
         return self.propagator.jacobian(x)

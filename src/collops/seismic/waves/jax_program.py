@@ -12,11 +12,12 @@ from jax import lax
 from jax.core import Tracer
 from scipy.sparse import csr_array
 
-from collops import DistributedArray, LinearOperator
+from collops import DistributedArray, LinearOperator, StackedArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError
-from collops.extend.arrays import LocalArray
+from collops.extend.arrays import Array, LocalArray
 from collops.extend.jax import jit
 from collops.extend.solvers import jax_problem
+from collops.seismic.waves.elastic_model import check_stack, elastic_medium
 from collops.seismic.waves.march import last_field
 from collops.seismic.waves.modelling import Modelling
 from collops.seismic.waves.shot import Shot
@@ -24,7 +25,7 @@ from collops.seismic.waves.steps.jax_laplacians import State
 
 
 class Program:
-    """The traces of this rank's shots as a function of the velocity. Collective: one small allreduce.
+    """The traces of this rank's shots as a function of the velocity, or of both. Collective: one small allreduce.
 
     Steps are nested loops; a derivative computes the inner ones again, such that the stored fields fit the memory of
     the propagator. For the scheme, whose derivative JAX computes, see
@@ -67,35 +68,48 @@ class Program:
         self._compiled = (jax.jit if modelling.comm.size == 1 else jit)(self._computed)
         self._problem = jax_problem(self)
 
-    def __call__(self, model: DistributedArray) -> DistributedArray:
+    def __call__(self, model: Array) -> DistributedArray:
         """Return the traces of all shots. Collective. The values of a traced model are not checked."""
         modelling = self._modelling
-        if model.layout is not modelling.domain or model.comm is not modelling.comm:
+        if isinstance(model, StackedArray):
+            check_stack(modelling, model)
+        elif model.layout is not modelling.domain or model.comm is not modelling.comm:
             raise LayoutError(
                 f"the model must have the layout {modelling.domain} of the propagator, not {model.layout}"
             )
         if model.dtype.kind == "c":
             raise UnsupportedTypeError(f"the model must be real, not of {model.dtype}")
-        if not isinstance(model.local_array, Tracer):
-            modelling.velocity(DistributedArray(model.layout, model.comm, np.asarray(model.local_array)))
+        if not any(isinstance(leaf.local_array, Tracer) for leaf in model.leaves):
+            parts = [DistributedArray(leaf.layout, leaf.comm, np.asarray(leaf.local_array)) for leaf in model.leaves]
+            modelling.model(StackedArray(parts) if isinstance(model, StackedArray) else parts[0])
         return self._compiled(model)
 
-    def jacobian(self, model: DistributedArray) -> LinearOperator:
+    def jacobian(self, model: Array) -> LinearOperator:
         """Return the derivative of the traces at a model. Collective."""
         return self._problem.jacobian(model)
 
-    def _computed(self, model: DistributedArray) -> DistributedArray:
+    def _computed(self, model: Array) -> DistributedArray:
         modelling = self._modelling
-        velocity = model.engine.replicated_operand(model.local_array.astype(modelling.dtype), modelling.across)
+        replicated, parts = model.engine.replicated_operand, (leaf.local_array for leaf in model.leaves)
+        velocities = [replicated(part.astype(modelling.dtype), modelling.across) for part in parts]
         if self._shots is None:  # depends on the model, so that the derivative has the same messages as on other ranks
-            traces = jnp.zeros((0, *modelling.geometry.shape[1:]), modelling.dtype) + 0 * velocity.sum()
+            nothing = 0 * sum(velocity.sum() for velocity in velocities)
+            traces = jnp.zeros((0, *modelling.geometry.shape[1:]), modelling.dtype) + nothing
             return DistributedArray(modelling.range, modelling.comm, traces)
-        padded = jnp.pad(velocity, modelling.tile.ends, mode="edge").reshape(modelling.tile.inner)
-        c = modelling.medium.coefficients(padded**2) * modelling.geometry.interval**2
-        if modelling.tile.surface and modelling.medium.vanishes_at_surface:
-            c = c.at[..., 0].set(0)
+        c = self._coefficients(*(modelling.tile.extend(velocity, jnp) for velocity in velocities))
         traces = lax.map(lambda shot: self._shot(c, *shot), self._shots)
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))
+
+    def _coefficients(self, velocity: LocalArray, *shear: LocalArray) -> LocalArray:
+        """Return the coefficients of the scheme for a velocity, or for both, on the tile."""
+        modelling = self._modelling
+        if shear:
+            near = modelling.surrounded(shear[0], 0, 1)
+            c = elastic_medium(modelling).moduli.coefficients(velocity**2, near)
+        else:
+            c = modelling.medium.coefficients(velocity**2)
+        c = c * modelling.geometry.interval**2
+        return c.at[..., 0].set(0) if modelling.tile.surface and modelling.medium.vanishes_at_surface else c
 
     def _shot(
         self, c: LocalArray, points: LocalArray, source: LocalArray, read: LocalArray, weights: LocalArray

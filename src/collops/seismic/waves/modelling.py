@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from collops import Communicator, DistributedArray, Layout
+from collops import Communicator, DistributedArray, Layout, StackedArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
-from collops.extend.arrays import LocalArray
+from collops.extend.arrays import Array, LocalArray
 from collops.extend.communication import available_memory, collective_errors, communicator_or_world, raised_together
 from collops.extend.engines import Engine, engine_of, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, checked_threads, threads_of_rank
 from collops.seismic.waves.compression import checked_bits, compressed_bytes
+from collops.seismic.waves.elastic_model import ElasticModel
 from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
@@ -32,8 +33,10 @@ from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
+from collops.seismic.waves.velocity_model import VelocityModel
 
-_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, with media on devices
+_MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, and of fluxes in layers, with media on devices
+_MAX_PLANE = 2**27  # 32-bit distances of 16 rows or planes, on devices
 _loops_of = kernel_table("collops.seismic.waves", None, numpy="march", cupy="cuda.march")
 _TIME_LOOPS = {2: March, 4: FourthOrderMarch}
 
@@ -124,48 +127,74 @@ class Modelling:
         self.shares = [range(part.start, part.stop) for part in slices]
         self.shots = self.shares[comm.rank // count]
         self._fill = TileHalos(parts, layout, self._group, self.medium.fields) if count > 1 else None
+        several = count > 1 and self.medium.fields
+        self._fill_one = TileHalos(parts, layout, self._group, ()) if several else self._fill  # of one field
         self.memory = memory
 
-    def velocity(self, model: DistributedArray) -> LocalArray:
-        """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
+    def model(self, model: Array) -> VelocityModel | ElasticModel:
+        """Return a model on this rank's tile, after checking it on all ranks. Collective."""
         check_supported(model, "the model")
+        if isinstance(model, StackedArray):
+            return ElasticModel(self, model)
+        return VelocityModel(self, self.velocity(model))
+
+    def velocity(self, model: Array) -> LocalArray:
+        """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""
         if model.layout is not self.domain or model.comm is not self.comm:
             raise LayoutError(f"the model must have the layout {self.domain} of the propagator, not {model.layout}")
         xp = model.engine.xp
-        own = xp.asarray(model.local_array, np.float64)
+        own = xp.asarray(model.leaves[0].local_array, np.float64)
         velocity, smallest, largest = self.tile.extend(own, xp), float(own.min()), float(own.max())
         # Comparisons with NaN are false.
         invalid = not (smallest > 0 and largest < math.inf and self.medium.admits(velocity))
-        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, math.prod(self.tile.shape)])
-        invalid, largest, wavenumber, points = self.comm.allreduce(facts, "max")
-        plain = type(self.medium) is Medium and self.grid.time_order == 2
+        facts = np.array([invalid, 0.0 if invalid else largest, self.wavenumber, *self.sizes()])
+        invalid, largest, wavenumber, *sizes = self.comm.allreduce(facts, "max")
         with raised_together():
-            if model.engine.memory == "device" and points > _MAX_POINTS and not plain:
-                raise InputError(
-                    f"on devices, a tile with {self.medium.name} in order {self.grid.time_order} in time may have at "
-                    f"most {_MAX_POINTS:,} points, not {points:,.0f}: use more tiles"
-                )
+            self.check_sizes(model.engine, *sizes)
             if invalid:
                 raise InputError(f"velocities must be positive and finite{self.medium.requirement}")
-            limit, interval = LIMITS[self.grid.time_order], self.geometry.interval
-            longest = limit / (float(largest) * float(wavenumber))
-            if interval > longest:
-                raise InputError(
-                    f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
-                    f"it may be at most {longest:.6g} s on this grid"
-                )
+            self.check_interval(float(largest), float(wavenumber))
         return velocity
 
-    def march(self, velocity: LocalArray) -> Any:
-        """Return the time loops for a velocity on the tile, in its memory."""
-        engine = engine_of(velocity)
+    def sizes(self) -> tuple[int, int]:
+        """Return what 32-bit numbers limit on devices: the elements of this rank's tile, and of a plane of it."""
+        points = max(math.prod(self.tile.shape), self.medium.layer_elements(self.tile, self.slabs))
+        return points, math.prod(self.tile.shape[1:]) if len(self.grid.shape) == 3 else 0
+
+    def check_sizes(self, engine: Engine, points: float, plane: float) -> None:
+        """Raise InputError if a device cannot have tiles of this medium with :meth:`sizes` of so many on any rank."""
+        if engine.memory != "device":
+            return
+        plain = type(self.medium) is Medium and self.grid.time_order == 2
+        if points > _MAX_POINTS and not plain:
+            raise InputError(
+                f"on devices, a tile with {self.medium.name} in order {self.grid.time_order} in time may have at "
+                f"most {_MAX_POINTS:,} points, not {points:,.0f}: use more tiles"
+            )
+        if plane > _MAX_PLANE:
+            raise InputError(
+                f"on devices, a tile may have at most {_MAX_PLANE:,} points across its first axis, "
+                f"not {plane:,.0f}: divide the other axes"
+            )
+
+    def check_interval(self, largest: float, wavenumber: float) -> None:
+        """Raise InputError if the time step is too long for the largest velocity and wavenumber of all ranks."""
+        longest, interval = LIMITS[self.grid.time_order] / (largest * wavenumber), self.geometry.interval
+        if interval > longest:
+            raise InputError(
+                f"a time step of {interval:g} s is unstable for the largest velocity, {largest:g} m/s: "
+                f"it may be at most {longest:.6g} s on this grid"
+            )
+
+    def march(self, coefficients: LocalArray) -> Any:
+        """Return the time loops for coefficients on the tile."""
+        engine = engine_of(coefficients)
         loops, slabs = _loops_of(engine), self.slabs
         if engine not in self._steps:
             options = self._kernels, self.threads, engine.xp
             self._steps[engine] = loops.make_steps(self.medium, slabs, self.dtype, *options)
-        c = self._scaled(self.medium.coefficients(engine.xp.square(velocity))).astype(self.dtype)
         kind = loops.march_for(self._steps[engine], self.time_loops)
-        memory = self.row_elements(self.tile)
+        memory, c = self.row_elements(self.tile), coefficients.astype(self.dtype)
         return kind(self.tile, self._steps[engine], memory, c, self._fill, self.storage)
 
     def shot(self, number: int) -> Shot:
@@ -176,11 +205,7 @@ class Modelling:
             self._shot = number, self.medium.shot(shot)
         return self._shot[1]
 
-    def slope(self, velocity: LocalArray) -> LocalArray:
-        """Return the derivative of the coefficients with respect to the velocity."""
-        return self._scaled(self.medium.slope(velocity))
-
-    def _scaled(self, c: LocalArray) -> LocalArray:
+    def scaled(self, c: LocalArray) -> LocalArray:
         """Return new coefficients times the squared time step, in their memory, 0 where all fields vanish."""
         c *= self.geometry.interval**2
         if self.tile.surface and self.medium.vanishes_at_surface:
@@ -191,18 +216,24 @@ class Modelling:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
-    def kept_shots(self, engine: Engine) -> int:
-        """Return the number of shots of this rank whose wavefields are kept. Collective.
+    def kept_shots(self, engine: Engine) -> tuple[int, bool]:
+        """Return the number of shots of this rank whose wavefields are kept, and whether all ranks agree to reuse them.
 
         They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
-        exact ones are kept, on hosts. The ranks of the tiles of a shot keep the same.
+        exact ones are kept. The ranks of the tiles of a shot keep the same. On devices all ranks keep all shots or
+        none, since the storage of others takes what is free. Collective.
         """
-        if engine.memory != "host" or self.storage.checkpoints or self.storage.bits:
-            return 0
+        host = engine.memory == "host"
+        if self.storage.checkpoints or self.storage.bits:
+            return 0, host
         fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
-        fitting = min(fitting, available_memory(self.comm.local_size) // (2 * self.storage.bytes))
+        free = available_memory(self.comm.local_size) if host else _loops_of(engine).free_memory()
+        fitting = min(fitting, free // (2 * self.storage.bytes))
+        if not host:
+            fits = bool(self.comm.allreduce(np.array([len(self.shots) <= fitting], np.int64), "min")[0])
+            return len(self.shots) * fits, fits
         kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
-        return int(self._group.allreduce(np.array([kept]), "min")[0])
+        return int(self._group.allreduce(np.array([kept]), "min")[0]), True
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""
@@ -216,6 +247,22 @@ class Modelling:
     def fill(self, field: LocalArray) -> LocalArray:
         """Return a field with the halo from the neighbouring tiles, in place unless it is of JAX. Collective."""
         return field if self._fill is None else self._fill(field)
+
+    def surrounded(self, values: LocalArray, before: int, after: int, beyond: Any = "edge") -> LocalArray:
+        """Return values of one field on the tile with so many more points before and after it along each axis.
+
+        Neighbouring tiles have them; beyond the grid, edge values continue, or zeros if `beyond` is ``"constant"``.
+        Collective among the ranks of the tiles: an exchange of halos.
+        """
+        tile, xp = self.tile, engine_of(values).xp
+        padded = xp.pad(values, [(n, n) for n in tile.halo])
+        padded = padded if self._fill_one is None else self._fill_one(padded)
+        box, missing = [], []
+        for axis, (n, halo, (lower, upper)) in enumerate(zip(tile.inner, tile.halo, tile.beside, strict=True)):
+            low, high = (before, after) if axis in tile.axes else (0, 0)
+            box.append(slice(halo - low * lower, halo + n + high * upper))
+            missing.append((low * (not lower), high * (not upper)))
+        return xp.pad(padded[tuple(box)], missing, mode=beyond)
 
     @property
     def slabs(self) -> list[Slab]:
@@ -257,8 +304,8 @@ class Modelling:
 
 
 def check_supported(array: object, what: str) -> None:
-    """Raise UnsupportedTypeError unless this is a real distributed array of NumPy or CuPy."""
-    if not isinstance(array, DistributedArray):
+    """Raise UnsupportedTypeError unless this is a real distributed or stacked array of NumPy or CuPy."""
+    if not isinstance(array, DistributedArray | StackedArray):
         raise UnsupportedTypeError(f"{what} must be a distributed array, not {type_name(array)}")
     _loops_of(array.engine)
     if array.dtype.kind == "c":
@@ -268,7 +315,7 @@ def check_supported(array: object, what: str) -> None:
 def check_host(array: object, what: str) -> None:
     """Raise UnsupportedTypeError unless this is a real distributed array of NumPy."""
     check_supported(array, what)
-    if isinstance(array, DistributedArray) and array.engine.memory != "host":
+    if isinstance(array, DistributedArray | StackedArray) and array.engine.memory != "host":
         raise UnsupportedTypeError(f"{what} must be of numpy, not of {array.engine.name}")
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from collops import Communicator, DistributedArray, LinearOperator
+from collops import Communicator, DistributedArray, LinearOperator, StackedArray
 from collops.errors import InputError, UnsupportedTypeError
+from collops.extend.arrays import Array
 from collops.extend.communication import alone, collective_errors
 from collops.seismic.waves.apertures import Box, ShotWindows, WindowedBorn, boxes_of, window_costs
 from collops.seismic.waves.born import Born
@@ -46,8 +47,9 @@ class Propagator:
         The density in kg/m³, of the grid's shape, the same on all ranks; constant by default.
     shear_velocity : array or float, optional
         The velocity of S waves in m/s, of the grid's shape, the same on all ranks, for isotropic elastic media with two
-        or three axes; 0 in fluids. The model is the velocity of P waves, at least the square root of 2 times as large.
-        A `density` is optional.
+        or three axes; 0 in fluids. The model is the velocity of P waves, at least the square root of 2 times as large,
+        or a :class:`collops.StackedArray` of both velocities, with derivatives with respect to both. A `density` is
+        optional, and fixed.
     epsilon, delta : array or float, optional
         Thomsen's parameters, of the grid's shape, the same on all ranks, for VTI media with constant density. The model
         is the vertical velocity. `epsilon` must be at least `delta`.
@@ -80,8 +82,9 @@ class Propagator:
     Attributes
     ----------
     domain, range : Layout
-        Of a model in metres per second, of the grid's shape: replicated, or split into tiles. Of the data, (shots,
-        receivers, samples): split by shots over the groups, and replicated over the tiles of a group.
+        Of a model in metres per second, or of each part of a stack, of the grid's shape: replicated, or split into
+        tiles. Of the data, (shots, receivers, samples): split by shots over the groups, and replicated over the tiles
+        of a group.
     shots : range
         The shots of this rank's group.
     storage : Storage
@@ -135,8 +138,9 @@ class Propagator:
     With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
     to the modulus at the reference frequency [3]_.
 
-    Messages: a model sends one small allreduce; each time step on several tiles one exchange of halos, or two of fourth
-    order in time, and each shot on several tiles one allreduce of its traces.
+    Messages: a model sends one small allreduce; a stack of both velocities two, and on several tiles one exchange of
+    halos. Each time step on several tiles sends one exchange of halos, or two of fourth order in time, and each shot
+    on several tiles one allreduce of its traces.
 
     References
     ----------
@@ -197,14 +201,15 @@ class Propagator:
     def __repr__(self) -> str:
         return f"<Propagator {self.grid.shape} -> {self.geometry.shape}, {self.dtype}>"
 
-    def __call__(self, model: DistributedArray) -> DistributedArray:
+    def __call__(self, model: Array) -> DistributedArray:
         """Return the traces of all shots. Collective.
 
         Parameters
         ----------
-        model : DistributedArray
+        model : DistributedArray or StackedArray
             Velocities in metres per second, in the layout ``domain``, of NumPy, CuPy or JAX, as are the traces. JAX can
-            differentiate and compile the call; velocities are not checked in traced functions.
+            differentiate and compile the call; velocities are not checked in traced functions. In elastic media it may
+            be a stack of the velocities of P and S waves, which then replaces `shear_velocity`.
 
         Raises
         ------
@@ -212,51 +217,52 @@ class Propagator:
             If the model has another layout, is not real, or is of another engine; if it is of JAX without 64-bit
             numbers, and `dtype` is float64.
         InputError
-            On every rank, if a velocity is not a positive number or too small for the shear velocity, or the time step
-            is too long for the largest one.
+            On every rank, if a velocity is not a positive number or too small for the shear velocity, the time step
+            is too long for the largest one, or a stack is passed for a medium without shear velocities.
         """
         modelling = self._modelling
-        if isinstance(model, DistributedArray) and model.engine.traced:
+        if _is_traced(model):
             return self._program(model)
         if self._windows is not None:
-            modelling.velocity(model)  # on all ranks together
+            self._check_windows(self._windows, model)
             traces = modelling.no_traces(model.engine)
             for number, shot in enumerate(self.shots):
                 own = self._windows.propagator(shot)
-                traces[number] = own(self._windows.cut(shot, model.local_array, own)).local_array[0]
+                traces[number] = own(self._windows.cut(shot, model, own)).local_array[0]
             return DistributedArray(self.range, self.comm, traces)
-        march, traces = modelling.march(modelling.velocity(model)), modelling.no_traces(model.engine)
+        march, traces = modelling.march(modelling.model(model).coefficients), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))
 
-    def jacobian(self, model: DistributedArray) -> LinearOperator:
+    def jacobian(self, model: Array) -> LinearOperator:
         """Return the derivative of the traces at a model, a linear operator. Collective.
 
         Parameters and exceptions as for :meth:`__call__`.
         """
-        if isinstance(model, DistributedArray) and model.engine.traced:
+        if _is_traced(model):
             return self._program.jacobian(model)
         if self._windows is not None:
+            self._check_windows(self._windows, model)
             return WindowedBorn(self._modelling, self._windows, model)
         return Born(self._modelling, model)
 
-    def linearise(self, model: DistributedArray) -> tuple[DistributedArray, LinearOperator]:
+    def linearise(self, model: Array) -> tuple[DistributedArray, LinearOperator]:
         """Return the traces at a model, and their derivative there. Collective.
 
-        The same as a call and :meth:`jacobian`, bit for bit. On hosts, the derivative keeps the wavefields of the shots
-        that fit `memory` together, or without `memory` of a rank's only shot, so that its products need not
-        compute them again. With an aperture, or if wavefields are compressed, it keeps none.
+        The same as a call and :meth:`jacobian`, bit for bit. The derivative keeps the wavefields of the shots that fit
+        `memory` together, or without `memory` of a rank's only shot, so that its products need not compute them again:
+        on devices those of all shots of a rank or none. With an aperture, or if wavefields are compressed, it keeps
+        none.
 
         Parameters and exceptions as for :meth:`__call__`.
         """
-        traced = isinstance(model, DistributedArray) and model.engine.traced
-        if traced or self._windows is not None:
+        if _is_traced(model) or self._windows is not None:
             return self(model), self.jacobian(model)
         born = Born(self._modelling, model)
         return born.modelled(), born
 
-    def wavelet_operator(self, model: DistributedArray, *, common: bool = True) -> WaveletModelling:
+    def wavelet_operator(self, model: Array, *, common: bool = True) -> WaveletModelling:
         """Return the traces at a model as a linear function of the wavelet. Collective.
 
         A solver then finds the wavelet of recorded traces. Modelling takes as long as one call of the propagator. The
@@ -291,6 +297,15 @@ class Propagator:
         other = Propagator(replace(grid, layers=layers), geometry, comm=self.comm, **options)
         return WaveletModelling(self._modelling, other(model), common)
 
+    def _check_windows(self, windows: ShotWindows, model: Array) -> None:
+        """Check a model on the whole grid, and both velocities in each window. Collective."""
+        self._modelling.model(model)
+        if isinstance(model, StackedArray):  # a window's longest time step depends on the shear velocities around it
+            with collective_errors(self.comm):
+                for shot in self.shots:
+                    own = windows.propagator(shot)
+                    own._modelling.model(windows.cut(shot, model, own))
+
     @cached_property
     def _program(self) -> Program:
         """The form for arrays of JAX. Collective at its first use."""
@@ -321,3 +336,8 @@ class Propagator:
             wavenumbers = [windows.propagator(shot)._modelling.wavenumber for shot in modelling.shots]
             modelling.wavenumber = max([modelling.wavenumber, *wavenumbers])
             return windows
+
+
+def _is_traced(model: object) -> bool:
+    """Return whether this is a model of JAX."""
+    return isinstance(model, DistributedArray | StackedArray) and model.engine.traced

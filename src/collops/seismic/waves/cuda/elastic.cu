@@ -7,6 +7,7 @@
 // contraction (--fmad=false), each point takes the operations of the NumPy steps in the same order, so that results are the same bits
 // as on hosts, and do not depend on the tiles.
 //
+// compile-after: tile.cu
 // compile-with: -DNDIM=3 -DHALF=4 -DVEC=4
 // compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DCOLLOPS_DOUBLE
 //
@@ -14,19 +15,12 @@
 // one point. VEC divides HALF and the points of a row, so that vectors are at multiples of it in all arrays but memory variables of
 // layers across rows.
 
-#ifdef __HIP__
-#pragma clang fp contract(off)
-#endif
-
 #ifdef COLLOPS_DOUBLE
-typedef double Real;
 #define BLOCKS 2  // of a multiprocessor that registers must suffice for
 #else
-typedef float Real;
 #define BLOCKS 4
 #endif
 
-#define WIDTH 8   // maximum of HALF
 #define LINE 16   // threads of a block along a row, and ROWS rows of PLANES planes
 #if NDIM == 3
 #define ROWS 4
@@ -40,12 +34,6 @@ typedef float Real;
 #define FIRST (3 - NDIM)  // axis of the grid
 #define THREADS (LINE * ROWS * PLANES)
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-
-// The tile in an array: where its first point is, and how far times, fields, planes and rows are apart. Points of a row are contiguous.
-struct View {
-    Real* at;
-    long long time, field, plane, row;
-};
 
 // Where a memory variable is: first <= index along the axis of its derivative < last. It is stored at origin + i plane + j row + k, and
 // its coefficients are at profile + the index.
@@ -66,13 +54,9 @@ struct Step {
     long long origin[3];     // of the tile in components of velocity
     int plane, row;          // of a component of velocity
     int size[3], begin[3], box_begin[3][3], box_end[3][3];  // `begin` is the least of all boxes, at a vector
-    int surface, stores, scatters;
+    int surface, stores, scatters, images;  // `images`: of all fields
     Zone zone[2][3][3][2];   // of stress and of velocity, by the axes of the velocity and of the derivative
     Real factor, third, weights[3][WIDTH];
-};
-
-struct Point {
-    int i, j, k;
 };
 
 // Values at consecutive points of a row.
@@ -127,27 +111,6 @@ __device__ __forceinline__ void store(Real* at, const Vector& values)
     *reinterpret_cast<Vector*>(at) = values;
 }
 
-__device__ __forceinline__ Real* place(const Step& s, const View& view, int ahead)
-{
-    return view.at + (view.time ? (s.clock[0] + ahead - s.clock[1]) * view.time : 0);
-}
-
-// Registers have no index: an array with a variable index would be in local memory.
-__device__ __forceinline__ int index_along(const Point& p, int axis)
-{
-    return axis == 0 ? p.i : axis == 1 ? p.j : p.k;
-}
-
-__device__ __forceinline__ long long index_in(const View& view, const Point& p)
-{
-    return p.i * view.plane + p.j * view.row + p.k;
-}
-
-__device__ __forceinline__ long long own_index(const Step& s, const Point& p)
-{
-    return ((long long)p.i * s.size[1] + p.j) * s.size[2] + p.k;
-}
-
 __device__ __forceinline__ long long own_size(const Step& s)
 {
     return (long long)s.size[0] * s.size[1] * s.size[2];
@@ -156,17 +119,6 @@ __device__ __forceinline__ long long own_size(const Step& s)
 __device__ __forceinline__ long long index_of(const Zone& zone, const Point& p)
 {
     return zone.origin + (long long)p.i * zone.plane + p.j * zone.row + p.k;
-}
-
-// How far neighbours along an axis are apart.
-__device__ __forceinline__ int gap_of(long long plane, long long row, int axis)
-{
-    return axis == 0 ? (int)plane : axis == 1 ? (int)row : 1;
-}
-
-__device__ __forceinline__ bool has(const Zone& zone, int index)
-{
-    return index >= zone.first && index < zone.last;
 }
 
 // Whether one of two zones has points with first <= index < last.
@@ -306,7 +258,7 @@ __device__ __forceinline__ Real stress_at(const Step& s, const Real* u, const Po
 template <bool ADJOINT>
 __device__ __forceinline__ Vector change_of_stress(const Step& s, const Real* u, const Point& p, int a, int c)
 {
-    const int gap = gap_of(s.u.plane, s.u.row, c), first = a == c, index = index_along(p, c), last = index + (c < 2 ? 1 : VEC);
+    const int gap = gap_of(s.u, c), first = a == c, index = index_along(p, c), last = index + (c < 2 ? 1 : VEC);
     const Zone* zones = s.zone[0][a][c];
     const bool near = ADJOINT && reached(zones, index + first - HALF, last - 1 + first + HALF);
     if (c < 2) {
@@ -337,7 +289,7 @@ __device__ __forceinline__ Real velocity_at(const Step& s, const Real* v, const 
 template <bool ADJOINT>
 __device__ __forceinline__ Vector change_of_velocity(const Step& s, const Point& p, int a, int c)
 {
-    const int gap = gap_of(s.plane, s.row, c), first = a != c, index = index_along(p, c), last = index + (c < 2 ? 1 : VEC);
+    const int gap = gap_of(s, c), first = a != c, index = index_along(p, c), last = index + (c < 2 ? 1 : VEC);
     const Real* v = s.velocity + s.origin[a] + (long long)p.i * s.plane + p.j * s.row + p.k;
     const Zone* zones = s.zone[1][a][c];
     const bool near = ADJOINT && reached(zones, index + first - HALF, last - 1 + first + HALF);
@@ -439,15 +391,24 @@ __device__ __forceinline__ void leap(const Step& s, const Point& p, const Vector
     }
 }
 
-// Add the products of the fields whose coefficients depend on the velocity of P waves to an image.
+// Add the products of the fields to the image of each, or of those whose coefficients depend on the velocity of P waves to one image.
 __device__ __forceinline__ void add_to_image(const Step& s, const Point& p, int ahead)
 {
     const Real *u = s.u.at + index_in(s.u, p), *w = place(s, s.w, ahead) + index_in(s.w, p);
+    Real* image = s.image + own_index(s, p);
+    if (s.images) {
+#pragma unroll
+        for (int f = 0; f < FIELDS; ++f) {
+            Real* at = image + f * own_size(s);
+            store(at, load<Vector>(at) + (s.factor * load<Vector>(u + f * s.u.field)) * load<Vector>(w + f * s.w.field));
+        }
+        return;
+    }
     const int f = FIELDS - 1;
-    Vector total = load<Vector>(s.image + own_index(s, p));
+    Vector total = load<Vector>(image);
     total = total + (s.factor * load<Vector>(u + f * s.u.field)) * load<Vector>(w + f * s.w.field);
     if (s.surface && p.k == 0) total.x[0] += (s.factor * u[(f - 1) * s.u.field]) * w[(f - 1) * s.w.field];
-    store(s.image + own_index(s, p), total);
+    store(image, total);
 }
 
 template <bool ADJOINT>
@@ -484,7 +445,7 @@ KERNEL advance(const Step s, int ahead)
         for (int f = 0; f < FIELDS; ++f) store(w + f * s.w.field, rates[f]);
     }
     if (s.scatters) {
-        const Real *change = s.change.at + index_in(s.change, p), *other = s.scattering.at + index_in(s.scattering, p);
+        const Real *change = s.change.at + index_in(s.change, p), *other = place(s, s.scattering, ahead) + index_in(s.scattering, p);
         Real* before = s.before.at + index_in(s.before, p);
 #pragma unroll
         for (int f = 0; f < FIELDS; ++f) {

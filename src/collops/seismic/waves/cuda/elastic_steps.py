@@ -89,7 +89,7 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
     ) -> None:
         """Replace `before` by the adjoint fields before `u`, and add to the image; see :meth:`HostSteps.adjoint`."""
         values = self._velocity_of_adjoint(u, memory)
-        values |= {"before": before[self._box], "c": c, "w": w, "image": image, "factor": 1}
+        values |= {"before": before[self._box], "c": c, "w": w, "factor": 1, **_image(image)}
         self._launch("retreat", self._adjoint, self._of_tile, **values)
 
     def laplacian(self, u: LocalArray, memory: LocalArray, out: Any) -> None:
@@ -104,8 +104,8 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
         self._launch("transposed", self._adjoint, self._of_tile, w=out, **values)
 
     def correlate(self, u: LocalArray, w: Any, image: LocalArray, factor: float = 1.0) -> None:
-        """Add the products of the fields whose coefficients depend on the velocity of P waves to an image."""
-        self._launch("correlate", self._adjoint, self._of_tile, u=u, w=w, image=image, factor=factor)
+        """Add the products of the fields to an image; see :meth:`ElasticSteps.correlate`."""
+        self._launch("correlate", self._adjoint, self._of_tile, u=u, w=w, factor=factor, **_image(image))
 
     def _velocity_of_adjoint(self, u: LocalArray, memory: LocalArray) -> dict[str, Any]:
         """Compute the velocity in the transposed scheme, and return the arguments of the next kernel."""
@@ -180,6 +180,11 @@ class CudaElasticSteps(CudaMediaSteps, ElasticSteps):
         return step
 
 
+def _image(image: LocalArray) -> dict[str, Any]:
+    """Return the arguments for an image, which has one axis more if it is of all fields."""
+    return {"image": image, "images": image.ndim > 3}
+
+
 def step_type(dtype: np.dtype) -> np.dtype:
     """Return the dtype of ``Step`` in elastic.cu, with the layout of the C struct."""
     arrays = ("first", "second", "a", "b", "c", "velocity", "image", "clock", "buoyancy")
@@ -193,7 +198,7 @@ def step_type(dtype: np.dtype) -> np.dtype:
             *((name, np.int32) for name in ("plane", "row")),
             *((name, np.int32, (3,)) for name in ("size", "begin")),
             *((name, np.int32, (3, 3)) for name in ("box_begin", "box_end")),
-            *((name, np.int32) for name in ("surface", "stores", "scatters")),
+            *((name, np.int32) for name in ("surface", "stores", "scatters", "images")),
             ("zone", zone, (2, 3, 3, 2)),
             ("factor", dtype),
             ("third", dtype),

@@ -13,6 +13,7 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
+from collops.seismic.waves.cuda import storage as device_storage
 from collops.seismic.waves.cuda.clock import Clock, State
 from collops.seismic.waves.cuda.media_march import on_device
 from collops.seismic.waves.cuda.steps import Arguments, CudaSteps
@@ -30,6 +31,11 @@ def make_steps(
 ) -> Any:
     """Return the steps of a device; `kernels` and `threads` are for hosts."""
     return medium.device_steps(slabs, dtype, xp)
+
+
+def free_memory() -> int:
+    """Return the free memory of the current device in bytes."""
+    return device_storage.free_memory()
 
 
 def march_for(steps: Any, loops: type[HostMarch]) -> Any:
@@ -62,10 +68,18 @@ class March:
         self._store: CudaStorage | None = None  # kept from shot to shot, as are checkpoints
         self._segments = Segments(storage)
 
-    def model(self, shot: Shot, traces: LocalArray) -> None:
-        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others."""
+    def wavefields(self) -> LocalArray:
+        """Return memory for the wavefields of all steps of a shot."""
+        return self._xp.empty((self._storage.steps, *self._tile.inner), self._c.dtype)
+
+    def model(self, shot: Shot, traces: LocalArray, wavefields: LocalArray | None = None) -> None:
+        """Fill `traces`, shape (receivers, samples), with the pressure at the receivers of this tile, 0 at others.
+
+        Also fill `wavefields`, if any.
+        """
         steps, state = self._steps, self._at_rest()
-        arguments = self._of_turns(state, **self._source(shot), **self._receivers(shot, traces))
+        values = self._source(shot) | self._receivers(shot, traces) | self._stored(wavefields)
+        arguments = self._of_turns(state, **values)
 
         def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
             self._exchange(state.fields[turn])
@@ -75,36 +89,50 @@ class March:
         self._exchange(state.fields[state.turn])
         steps.record(arguments[state.turn], since)
 
-    def linearised(self, shot: Shot, change: LocalArray, traces: LocalArray) -> None:
-        """Fill `traces` with their derivative along a change of c, of the same shape."""
-        steps, state, scattered = self._steps, self._at_rest(), self._at_rest()
-        w = self._xp.empty(self._tile.inner, self._c.dtype)
-        first = self._of_turns(state, **self._source(shot), stored=w)
-        second = self._of_turns(scattered, **self._receivers(shot, traces), change=change, scattering=w)
+    def linearised(
+        self, shot: Shot, change: LocalArray, traces: LocalArray, wavefields: LocalArray | None = None
+    ) -> None:
+        """Fill `traces` with their derivative along a change of c, of the same shape.
+
+        `wavefields` are of the shot, from :meth:`model`; without them they are computed again.
+        """
+        steps, scattered = self._steps, self._at_rest()
+        values = self._receivers(shot, traces) | {"change": change}
+        fields = []
+        if wavefields is None:
+            w, state = self._xp.empty(self._tile.inner, self._c.dtype), self._at_rest()
+            fields.append((state, self._of_turns(state, **self._source(shot), stored=w)))
+            values |= {"scattering": w}
+        else:
+            values |= {"scattering": wavefields, "storage": change.size}
+        second = self._of_turns(scattered, **values)
+        fields.append((scattered, second))
 
         def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
-            for own, arguments in ((state, first[turn]), (scattered, second[turn])):
+            for own, arguments in fields:
                 self._exchange(own.fields[turn])
-                steps.forward(arguments, ahead, sides)
+                steps.forward(arguments[turn], ahead, sides)
 
-        since = self._clock.run(step, (state, scattered), 0, traces.shape[1] - 1)
+        since = self._clock.run(step, [own for own, _ in fields], 0, traces.shape[1] - 1)
         self._exchange(scattered.fields[scattered.turn])
         steps.record(second[scattered.turn], since)
 
-    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray) -> None:
+    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray, wavefields: LocalArray | None = None) -> None:
         r"""Add to `image` the sum over time of :math:`\kappa w`; see the form for hosts.
 
-        `traces` has the traces of all receivers.
+        `traces` has the traces of all receivers; `wavefields` are as for :meth:`linearised`.
         """
-        steps, state, adjoint = self._steps, self._at_rest(), self._at_rest(3)
+        if wavefields is not None:
+            back = self._back(shot, traces, image, self._stored(wavefields))
+            return back(len(wavefields) - 1, len(wavefields), 0)
+        steps, state = self._steps, self._at_rest()
         if self._store is None:
             self._store = CudaStorage(self._storage, self._tile.inner, self._c.dtype, state.bytes, self._xp)
         store, source = self._store, self._source(shot)
         state.copies_far = store.checkpoints_far
         near, far = {"stored": store.near, "storage": image.size}, {"stored": store.buffer}
         moves = {place: self._of_turns(state, **source, **values) for place, values in enumerate(({}, near, far))}
-        residuals = self._residuals(shot, traces)
-        backs = [self._of_turns(adjoint, **residuals, **values, image=image) for values in (near, far)]
+        backward = self._back(shot, traces, image, near, far)
         graphs: dict[Any, Callable[[], None]] = {}
 
         def forward(own: State, first: int, count: int, place: int) -> None:
@@ -113,15 +141,6 @@ class March:
                 steps.forward(moves[place][turn], ahead, sides)
 
             self._clock.run(step, (own,), first, count, graphs, place)
-
-        def backward(last: int, count: int, place: int) -> None:
-            def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
-                steps.inject(backs[place][turn], ahead)
-                self._exchange(adjoint.fields[turn])
-                steps.adjoint(backs[place][turn], ahead, sides)
-
-            base = last - count + 1
-            self._clock.run(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
 
         def move(own: State, first: int, last: int, stored: bool) -> None:
             if not stored:
@@ -138,6 +157,29 @@ class March:
                 store.load(n - middle)
                 backward(n, 1, 1)
             backward(middle - 1, middle - first, 0)
+
+    def _back(
+        self, shot: Shot, traces: LocalArray, image: LocalArray, *places: dict[str, Any]
+    ) -> Callable[[int, int, int], None]:
+        """Return ``backward(last, count, place)``, which does adjoint steps with wavefields in one of these places."""
+        steps, adjoint, residuals = self._steps, self._at_rest(3), self._residuals(shot, traces)
+        backs = [self._of_turns(adjoint, **residuals, **values, image=image) for values in places]
+        graphs: dict[Any, Callable[[], None]] = {}
+
+        def backward(last: int, count: int, place: int) -> None:
+            def step(turn: int, ahead: int, sides: Sequence[Any]) -> None:
+                steps.inject(backs[place][turn], ahead)
+                self._exchange(adjoint.fields[turn])
+                steps.adjoint(backs[place][turn], ahead, sides)
+
+            base = last - count + 1
+            self._clock.run(step, (adjoint,), last, count, graphs, place, direction=-1, base=base)
+
+        return backward
+
+    def _stored(self, wavefields: LocalArray | None) -> dict[str, Any]:
+        """Return the arguments of steps that store wavefields, or use them."""
+        return {} if wavefields is None else {"stored": wavefields, "storage": self._c.size}
 
     def _exchange(self, field: LocalArray) -> None:
         """Fill the halo of a field from the neighbouring tiles."""

@@ -7,6 +7,7 @@
 // coefficients, relaxation, sources and receivers. Compiled without contraction (--fmad=false), each point takes the operations of the
 // NumPy steps in the same order, so that results are the same bits as on hosts, and do not depend on the tiles.
 //
+// compile-after: tile.cu
 // compile-with: -DNDIM=3 -DHALF=4 -DFIELDS=1 -DROWS=16 -DFLUXES
 // compile-with: -DNDIM=2 -DHALF=8 -DFIELDS=2 -DROWS=8 -DLAPLACIAN -DRELAXED -DCOLLOPS_DOUBLE
 // compile-with: -DNDIM=3 -DHALF=1 -DFIELDS=6
@@ -15,17 +16,6 @@
 // there is an operator of constant coefficients, or of variable density, and with RELAXED a filter in time after it; a block of its kernels
 // has ROWS rows. Arrays have three axes; those that the grid does not have are the first ones and have one point.
 
-#ifdef __HIP__
-#pragma clang fp contract(off)
-#endif
-
-#ifdef COLLOPS_DOUBLE
-typedef double Real;
-#else
-typedef float Real;
-#endif
-
-#define WIDTH 8   // maximum of HALF
 #define LINE 32   // threads of a block along a row, and LINES rows
 #define LINES 8
 #define LAYERS 6
@@ -38,12 +28,6 @@ typedef float Real;
 #endif
 #define MORE (2 * HALF - 1)  // half points by which staggered derivatives need more fluxes than points
 #define KERNEL extern "C" __global__ void __launch_bounds__(LINE * LINES, 4)
-
-// The tile in an array: where its first point is, and how far times, fields, planes and rows are apart. Points of a row are contiguous.
-struct View {
-    Real* at;
-    long long time, field, plane, row;
-};
 
 // Where a memory variable differs from zero: first <= index along the axis < last. It is stored at origin + i plane + j row + k, and its
 // coefficients are at profile + the index along the axis.
@@ -85,21 +69,6 @@ struct Step {
     Layer layer[LAYERS];
 };
 
-__device__ __forceinline__ Real* place(const Step& s, const View& view, int ahead)
-{
-    return view.at + (view.time ? (s.clock[0] + ahead - s.clock[1]) * view.time : 0);
-}
-
-struct Point {
-    int i, j, k;
-};
-
-// Registers have no index: an array with a variable index would be in local memory.
-__device__ __forceinline__ int index_along(const Point& p, int axis)
-{
-    return axis == 0 ? p.i : axis == 1 ? p.j : p.k;
-}
-
 __device__ __forceinline__ Point moved(const Point& p, int axis, int by)
 {
     return {p.i + (axis == 0 ? by : 0), p.j + (axis == 1 ? by : 0), p.k + (axis == 2 ? by : 0)};
@@ -115,35 +84,9 @@ __device__ __forceinline__ bool inside(const Step& s, const Point& p)
     return p.j < s.size[1] && p.k < s.size[2];
 }
 
-__device__ __forceinline__ long long index_in(const View& view, const Point& p)
-{
-    return p.i * view.plane + p.j * view.row + p.k;
-}
-
-__device__ __forceinline__ long long own_index(const Step& s, const Point& p)
-{
-    return ((long long)p.i * s.size[1] + p.j) * s.size[2] + p.k;
-}
-
 __device__ __forceinline__ long long index_of(const Variable& v, const Point& p)
 {
     return v.origin + p.i * v.plane + p.j * v.row + p.k;
-}
-
-__device__ __forceinline__ bool has(const Variable& v, int index)
-{
-    return index >= v.first && index < v.last;
-}
-
-// How far neighbours along an axis are apart: a plane has less than 2^31 / HALF points.
-__device__ __forceinline__ int gap_of(const View& view, int axis)
-{
-    return axis == 0 ? (int)view.plane : axis == 1 ? (int)view.row : 1;
-}
-
-__device__ __forceinline__ int gap_of(const Variable& v, int axis)
-{
-    return axis == 0 ? (int)v.plane : axis == 1 ? (int)v.row : 1;
 }
 
 __device__ __forceinline__ Real first_derivative(const Step& s, const Real* x, int gap, int axis)

@@ -28,6 +28,16 @@ class _DeviceShot(NamedTuple):
     residuals: dict[str, Any]
 
 
+class _KeptFields:
+    """The wavefields of all steps; an index is a step's number relative to the clock, plus `lead`."""
+
+    def __init__(self, arrays: LocalArray, clock: LocalArray, lead: int) -> None:
+        self._arrays, self._clock, self._lead = arrays, clock, lead
+
+    def __getitem__(self, index: int) -> Wavefield:
+        return Wavefield(self._arrays, self._clock, index - self._lead)
+
+
 class DeviceLoops(March):
     """Time loops whose steps are numbered relative to the clock of the device, so that they can be recorded.
 
@@ -47,12 +57,25 @@ class DeviceLoops(March):
         self._sides: Sequence[Any] = ()  # streams for work beside a step, of steps that are recorded
         self._beside: Callable[[], None] | None = None
 
-    # Devices keep no wavefields from call to call.
-    def migrate(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, shot: Shot, traces: LocalArray, image: LocalArray
-    ) -> None:
+    def wavefields(self) -> Any:
+        """Return memory for the wavefields of all steps of a shot."""
+        return self._xp.empty((self._storage.steps, *self._wavefield), self._c.dtype)
+
+    def model(self, shot: Shot, traces: LocalArray, wavefields: Any = None) -> None:
+        """Fill `traces` and `wavefields`; see :meth:`March.model`."""
+        super().model(shot, traces, self._by_clock(wavefields))
+
+    def linearised(self, shot: Shot, change: LocalArray, traces: LocalArray, wavefields: Any = None) -> None:
+        """Fill `traces` with their derivative; see :meth:`March.linearised`."""
+        super().linearised(shot, change, traces, self._by_clock(wavefields))
+
+    def migrate(self, shot: Shot, traces: LocalArray, image: LocalArray, wavefields: Any = None) -> None:
         """Add to `image` what :meth:`March.migrate` does."""
-        state, adjoint, own = self._at_rest(), self._at_rest(), self._prepared(shot)
+        backward = self._back(shot, traces, image)
+        if wavefields is not None:
+            kept = self._by_clock(wavefields)
+            return backward(len(wavefields) - 1, len(wavefields), lambda n: kept[n + self.lead])
+        state, own = self._at_rest(), self._prepared(shot)
         if self._store is None:
             self._store = CudaStorage(self._storage, self._wavefield, self._c.dtype, state.bytes, self._xp)
         store, graphs = self._store, {}
@@ -63,16 +86,7 @@ class DeviceLoops(March):
                 self._fill(state.now)
                 self._advance(own, state, n, None if place is None else place(n))
 
-            self._loop(step, (state,), first, count, graphs, ("forward", place), base=first)
-
-        def backward(last: int, count: int, place: Callable[[int], Any]) -> None:
-            def step(n: int) -> None:
-                self._add_residual(own, adjoint, traces, n)
-                self._fill(adjoint.now)
-                self._retreat(adjoint, place(n), image)
-
-            base = last - count + 1
-            self._loop(step, (adjoint,), last, count, graphs, ("back", place), direction=-1, base=base)
+            self._loop(step, (state,), first, count, graphs, place, base=first)
 
         def near(n: int) -> Any:
             return Wavefield(store.near, self._clock.time, n)
@@ -95,6 +109,27 @@ class DeviceLoops(March):
                 store.load(n - middle)
                 backward(n, 1, far)
             backward(middle - 1, middle - first, near)
+
+    def _back(
+        self, shot: Shot, traces: LocalArray, image: LocalArray
+    ) -> Callable[[int, int, Callable[[int], Any]], None]:
+        """Return ``backward(last, count, place)``, which does adjoint steps with the wavefields ``place(step)``."""
+        adjoint, own, graphs = self._at_rest(), self._prepared(shot), {}
+
+        def backward(last: int, count: int, place: Callable[[int], Any]) -> None:
+            def step(n: int) -> None:
+                self._add_residual(own, adjoint, traces, n)
+                self._fill(adjoint.now)
+                self._retreat(adjoint, place(n), image)
+
+            base = last - count + 1
+            self._loop(step, (adjoint,), last, count, graphs, place, direction=-1, base=base)
+
+        return backward
+
+    def _by_clock(self, wavefields: Any) -> Any:
+        """Return kept wavefields as steps use them, by numbers that count from the time on the clock."""
+        return None if wavefields is None else _KeptFields(wavefields, self._clock.time, self.lead)
 
     def _loop(
         self,
@@ -144,12 +179,17 @@ class DeviceLoops(March):
             sample()
 
     def _advance(self, shot: Any, fields: Any, n: int, w: Any = None) -> None:
-        advance = partial(super()._advance, shot, fields, n, w)
+        self._beside_sampling(partial(super()._advance, shot, fields, n, w))
+
+    def _scatter(self, scattered: Any, change: LocalArray, w: Any) -> None:
+        self._beside_sampling(partial(super()._scatter, scattered, change, w))
+
+    def _beside_sampling(self, work: Callable[[], None]) -> None:
+        """Do the work of a step, and sample receivers meanwhile: few threads read many numbers one after the other."""
         if self._beside is None:
-            return advance()
-        # Receivers are sampled meanwhile: few threads read many numbers one after the other.
+            return work()
         sample, self._beside = self._beside, None
-        side_by_side(advance, [sample], self._sides[:1])
+        side_by_side(work, [sample], self._sides[:1])
 
     def _add_source(self, shot: Any, field: LocalArray, n: int) -> None:
         self._launch("add_source", shot.source, n, before=field[(..., *self._tile.box)], c=self._c)

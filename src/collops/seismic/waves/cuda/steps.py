@@ -24,10 +24,10 @@ _WIDTH, _LINE, _LINES, _SLABS = 8, 32, 8, 6
 _LAYER_BLOCK = (_LINE, _LINES, 1)
 _LEAD = 8  # elements of a row before its first point, at least a halo
 _ALIGNMENT = 32  # of rows, in elements
-_INTERIOR, _CORNER, _EDGES, _KINDS, _BOXES = 3, 4, 6, 7, 19
+_INTERIOR, _CORNER, _EDGES, _SIDES, _KINDS, _BOXES = 3, 4, 6, 7, 8, 19
 # By number of axes: threads of a block, blocks of a multiprocessor that registers must suffice for, planes that a block
 # marches over in the interior, in layers across rows, and at edges.
-_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (32, 8, 8)), 3: ((16, 8), 4, (48, 48, 8))}
+_SHAPES = {1: ((64, 1), 1, (1, 1, 1)), 2: ((64, 1), 8, (8, 1, 2)), 3: ((16, 8), 4, (48, 48, 8))}
 _LAYER_BLOCKS = 3  # likewise, in 3-D in layers
 _WIDEST_LOAD, _SECTOR = 16, 32  # bytes that a thread loads at once at most, and that memory transfers at least
 _WIDEST_ROW = 32  # threads along a row of a layer across rows at most
@@ -36,6 +36,8 @@ _POINTERS = ("now", "next", "first", "second", "earlier", "a", "b", "c", "stored
 _SHOT_POINTERS = ("clock", "slots", "signal", "reads", "columns", "weights", "traces", "adds", "receiver", "spread")
 _NUMBERS = ("stride1", "samples", "receivers", "sources", "added", "surface", "slabs")
 _TRIPLES = ("size", "clear", "unclear")
+_Range = tuple[int, int]
+_Box = tuple[_Range, ...]
 
 
 class CudaSteps:
@@ -74,11 +76,14 @@ class CudaSteps:
         clear = _clear(tile.inner, slabs, _SECTOR // dtype.itemsize)
         widest = max(clear[2][0], size - clear[2][1])
         self._form = form = _Form.of(ndim, half, dtype, size, widest)
-        # Layers must be apart, and a block must have all points of a row of a layer across rows.
-        if any(low >= high for low, high in clear) or widest > form.vector * form.threads[2][0]:
-            clear = [(n, n) for n in tile.inner]  # all points are edges
-        self._template, self.elements, self._layers = _template(tile, slabs, clear, dtype, pitch, form.vector)
-        self._boxes = _divide(self._template, tile.inner, ndim, form)
+        everywhere = [(n, n) for n in tile.inner]
+        # In 3-D threads march across layers, which must be apart, and a block must have all points of a row of a layer
+        # across rows. On grids with fewer axes all points that layers reach are edges: a march would take longer.
+        if any(low >= high for low, high in clear) or (ndim == 3 and widest > form.vector * form.threads[2][0]):
+            clear = everywhere
+        kinds, edges = _boxes_of_kinds(clear, tile.inner, ndim), clear if ndim == 3 else everywhere
+        self._template, self.elements, self._layers = _template(tile, slabs, edges, dtype, pitch, form.vector)
+        self._boxes = _divide(self._template, kinds, ndim, form)
 
     def columns(self, points: np.ndarray) -> np.ndarray:
         """Return the indices in a field of points of the tile with halo, which are indices into the flat array."""
@@ -124,12 +129,11 @@ class CudaSteps:
             self._launch(f"{name}_{kind}", boxes[kind], blocks[kind], arguments, ahead)
 
         def launch_layers() -> None:
-            if boxes[_EDGES]:
-                self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
+            self._launch(before, self._layers, _LAYER_BLOCK, arguments, ahead)
             count = sum(boxes) - boxes[_INTERIOR] + -(-arguments.receivers // blocks[_INTERIOR][0])
             self._launch(name, count, blocks[_INTERIOR], arguments, ahead)
 
-        if len(self.tile.axes) < 3:  # two launches, since more would take long compared to the work
+        if len(self.tile.axes) < 3:  # three launches, since more would take long compared to the work
             works = [launch_layers]
         else:
             layers = [kind for kind in (_EDGES, 0, 1, 2, _CORNER, _CORNER + 1) if boxes[kind]]
@@ -174,12 +178,18 @@ def address_of(array: LocalArray) -> int:
     return array.data.ptr
 
 
+def source_of(name: str) -> str:
+    """Return a source, after the one that it continues."""
+    names = [name] if name == "waves.cu" else ["tile.cu", name]
+    return "".join(Path(__file__).with_name(each).read_text(encoding="utf-8") for each in names)
+
+
 @cache
 def kernels(device: int, name: str, options: tuple[str, ...]) -> Any:
     """Compile a source for one device."""
     import cupy
 
-    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    source = source_of(name)
     contraction = () if cupy.cuda.runtime.is_hip else ("--fmad=false",)
     with cupy.cuda.Device(device):
         return cuda_module(source, (*options, *contraction))
@@ -199,8 +209,8 @@ class _Form:
     ) -> None:
         self._options, self.vector = options, vector
         # Of each kind of points: threads along and across rows, and planes that a block marches over, 0 for all.
-        self.threads = (wide, wide, narrow, wide, corner, corner, wide)
-        self.planes = (0, 0, planes[1], planes[0], 0, 0, planes[2])
+        self.threads = (wide, wide, narrow, wide, corner, corner, wide, narrow)
+        self.planes = (0, 0, planes[1], planes[0], 0, 0, planes[2], planes[2])
         self.blocks = [(math.prod(threads), 1, 1) for threads in self.threads]
         self._compiled: dict[str, Any] = {}
 
@@ -346,10 +356,10 @@ def _layer_blocks(shape: Sequence[int], axis: int, ndim: int, vector: int) -> in
     return -(-shape[2] // (vector * _LINE)) * -(-lines // _LINES)
 
 
-def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> list[int]:
-    """Divide the tile into boxes, and return the blocks of each kind of them: see ``box_of`` in waves.cu."""
+def _divide(step: np.ndarray, kinds: list[list[_Box]], ndim: int, form: _Form) -> list[int]:
+    """Divide boxes of each kind among blocks, and return the blocks of each kind: see ``box_of`` in waves.cu."""
     number, counts = 0, []
-    for kind, boxes in enumerate(_boxes_of_kinds(step, size)):
+    for kind, boxes in enumerate(kinds):
         step["box_of"][kind], blocks = number, 0
         across, down = form.threads[kind]
         along = 1 if kind % _CORNER == 1 or ndim < 3 else 0
@@ -364,22 +374,25 @@ def _divide(step: np.ndarray, size: tuple[int, ...], ndim: int, form: _Form) -> 
             blocks, number = blocks + int(box["columns"] * box["rows"]) * marches, number + 1
         counts.append(blocks)
     step["box_of"][-1] = number
-    order = [_EDGES, 1, _CORNER + 1, 2]  # in the kernel for all points that layers reach
+    order = [_EDGES, _SIDES]  # in the kernel for all points that layers reach
     step["block_of"][1 : len(order) + 1] = np.cumsum([counts[kind] for kind in order])
     return counts
 
 
-def _boxes_of_kinds(step: np.ndarray, size: tuple[int, ...]) -> list[list[tuple[tuple[int, int], ...]]]:
+def _boxes_of_kinds(clear: list[_Range], size: tuple[int, ...], ndim: int) -> list[list[_Box]]:
     """Return the first and last indices, per axis, of the boxes of points of each kind."""
-    kinds: list[list[tuple[tuple[int, int], ...]]] = [[] for _ in range(_KINDS)]
-    bounds = zip(step["clear"].tolist(), step["unclear"].tolist(), size, strict=True)
-    ranges = [((0, low), (low, high), (high, n)) for low, high, n in bounds]
+    kinds: list[list[_Box]] = [[] for _ in range(_KINDS)]
+    ranges = [((0, low), (low, high), (high, n)) for (low, high), n in zip(clear, size, strict=True)]
     for parts in product(range(3), repeat=3):
         across, beside = [axis for axis in (0, 1) if parts[axis] != 1], parts[2] != 1
         box = [pairs[part] for pairs, part in zip(ranges, parts, strict=True)]
-        kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
-        if len(across) == 2:
+        rows = len(across) >= (2 if ndim == 3 else 1)  # of edges, in all their length
+        if rows:
             kind, box[2] = _EDGES, (0, size[2])
-        if all(first < last for first, last in box) and (kind != _EDGES or not beside):
+        elif beside and ndim < 3:
+            kind = _SIDES
+        else:
+            kind = [*across, 2 if beside else _INTERIOR][0] + _CORNER * (beside and len(across) == 1)
+        if all(first < last for first, last in box) and not (rows and beside):
             kinds[kind].append(tuple(box))
     return kinds

@@ -1,21 +1,21 @@
 // Time steps of acoustic waves on a tile: the kernels of steps.py, with the arithmetic of steps/acoustic.py.
 //
 // Threads march along an axis, with the stencil's points along it in registers and those across it in shared memory. Points that layers
-// reach are computed by the same code with further terms. Where layers across one axis reach, or across rows and one more, their memory
-// variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory. At the
-// other edges of the grid a kernel before advances them. Compiled without contraction (--fmad=false), each point takes the operations of
-// the NumPy steps in the same order: results are the same bits as on hosts, and depend neither on the tiles nor on how threads share the
-// points.
+// reach are computed by the same code with further terms. In 3-D, where layers across one axis reach, or across rows and one more, their
+// memory variables advance in the same kernel: a march across a layer keeps them in registers, and rows exchange them in shared memory.
+// At the other edges, and on grids with fewer axes, where a march would take longer than a step, a kernel before advances them. Compiled
+// without contraction (--fmad=false), each point takes the operations of the NumPy steps in the same order: results are the same bits as
+// on hosts, and depend neither on the tiles nor on how threads share the points.
 //
 // compile-with: -DNDIM=3 -DHALF=4 -DVEC=4 -DBX=16 -DBY=8 -DFX=6 -DFY=21 -DBLOCKS=4 -DLAYER_BLOCKS=3
 // compile-with: -DNDIM=2 -DHALF=8 -DVEC=1 -DBX=64 -DBY=1 -DFX=32 -DFY=2 -DBLOCKS=1 -DCOLLOPS_DOUBLE
 // compile-with: -DNDIM=1 -DHALF=1 -DVEC=1 -DBX=64 -DBY=1 -DFX=4 -DFY=16 -DBLOCKS=1
 //
 // NDIM is the number of axes of the grid and HALF half the order of accuracy. A thread computes VEC points that are next to each other. A
-// block has BX x BY threads, or FX x FY where a layer across rows reaches, with FX VEC at least the points that it reaches; registers
-// suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those that the
-// grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are multiples
-// of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
+// block has BX x BY threads, or FX x FY where a layer across rows reaches, in 3-D with FX VEC at least the points that it reaches;
+// registers suffice for BLOCKS blocks on a multiprocessor, and in layers of 3-D grids for LAYER_BLOCKS. Arrays have three axes; those
+// that the grid does not have are the first ones and have one point. Fields have halos, and rows whose length and whose first point are
+// multiples of VEC; other arrays are of the size of the tile, whose rows are multiples of VEC as well.
 
 #ifdef __HIP__
 #pragma clang fp contract(off)
@@ -42,8 +42,9 @@ typedef float Real;
 // Kinds of points: those that only layers across one axis reach, which is their number, and the others.
 #define INTERIOR 3  // no layer reaches them
 #define CORNER 4    // layers across rows and across axis 0 reach them; one more: and across axis 1
-#define EDGES 6     // layers across axes 0 and 1 reach them, and may across rows
-#define KINDS 7
+#define EDGES 6     // any layers may reach them: memory variables have been advanced
+#define SIDES 7     // likewise, at the ends of rows
+#define KINDS 8
 
 struct alignas(VEC * sizeof(Real)) Vec {
     Real at[VEC];
@@ -68,7 +69,7 @@ struct Step {
     Real *first, *second;    // memory variables: psi and zeta, or r and t of the adjoint
     const Real* earlier;     // t before the step
     const Real *a, *b, *c;
-    Real* stored;            // the Laplacian with layers and sources at step n, at (n - clock[1]) * storage
+    Real* stored;            // the Laplacian with layers and sources at step n, at (n - clock[1]) * storage, as in `scattering`
     Real* image;             // of the adjoint
     const Real *change, *scattering;  // added to the field: their product; null if there is none
     int* clock;              // the number of the step is clock[0] + ahead
@@ -216,27 +217,38 @@ __device__ __forceinline__ void store_and_mirror(const Step& s, Real* field, int
     if (s.surface && k >= 1 && k <= HALF) *(field - 2 * k) = -value;
 }
 
-// Finish a step at a point: add what scatters, and the source. `total` is the Laplacian with layers, and receives the source.
-__device__ __forceinline__ Real completed(
-    const Step& s, int n, int i, int j, int k, long long own, Real middle, Real old, Real c, Real& total, bool source)
+// Return the field after a step at the points of a thread, without the source. `total` is the Laplacian with layers.
+__device__ __forceinline__ Vec advanced(
+    const Step& s, int n, long long own, const Vec& middle, const Vec& old, const Vec& c, const Vec& total)
 {
-    Real result = (2 * middle - old) + c * total;
-    if (s.change) result += s.change[own] * s.scattering[own];
-    if (source) {
-        const int box0 = i - s.source_first[0], box1 = j - s.source_first[1], box2 = k - s.source_first[2];
-        if ((unsigned)box0 < (unsigned)s.source_size[0] && (unsigned)box1 < (unsigned)s.source_size[1] &&
-            (unsigned)box2 < (unsigned)s.source_size[2]) {
-            const int slot = s.slots[(box0 * s.source_size[1] + box1) * s.source_size[2] + box2];
-            if (slot >= 0) {
-                const Real signal = s.signal[(long long)n * s.sources + slot];
-                result += c * signal;
-                total += signal;
-            }
-        }
+    Vec result;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) result.at[v] = (2 * middle.at[v] - old.at[v]) + c.at[v] * total.at[v];
+    if (s.change) {
+        const Vec change = load(s.change + own), other = load(s.scattering + (n - s.clock[1]) * s.storage + own);
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) result.at[v] += change.at[v] * other.at[v];
     }
     return result;
 }
 
+// Add the source of step n to the field after it, and to the Laplacian, at the points of a thread from (i, j, k) on.
+__device__ __forceinline__ void add_source(
+    const Step& s, int n, int i, int j, int k, const Vec& c, Vec& result, Vec& total)
+{
+    const int box0 = i - s.source_first[0], box1 = j - s.source_first[1];
+    if ((unsigned)box0 >= (unsigned)s.source_size[0] || (unsigned)box1 >= (unsigned)s.source_size[1]) return;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+        const int box2 = k + v - s.source_first[2];
+        if ((unsigned)box2 >= (unsigned)s.source_size[2]) continue;
+        const int slot = s.slots[(box0 * s.source_size[1] + box1) * s.source_size[2] + box2];
+        if (slot < 0) continue;
+        const Real signal = s.signal[(long long)n * s.sources + slot];
+        result.at[v] += c.at[v] * signal;
+        total.at[v] += signal;
+    }
+}
 
 // The vector number e of the edge of a block of X times Y threads: its place relative to the first point of the block.
 template <int X, int Y>
@@ -596,7 +608,7 @@ __device__ __forceinline__ void propagate(const Step& s, int ahead, int block, i
             if (NDIM == 3) add_axis<0, ALONG == 0>(s, own, shared, COLUMNS, total);
             if (NDIM > 1) add_axis<1, ALONG == 1>(s, own, shared, COLUMNS, total);
             add_axis<2, false>(s, own, shared, COLUMNS, total);
-            if (KIND == EDGES) {
+            if (KIND >= EDGES) {
                 if (NDIM == 3) add_layers<ADJOINT, 0>(s, i, j, k0, own, shared, COLUMNS, total);
                 if (NDIM > 1) add_layers<ADJOINT, 1>(s, i, j, k0, own, shared, COLUMNS, total);
                 add_layers<ADJOINT, 2>(s, i, j, k0, own, shared, COLUMNS, total);
@@ -615,10 +627,8 @@ __device__ __forceinline__ void propagate(const Step& s, int ahead, int block, i
                 }
                 store(s.image + own_index, image);
             } else {
-#pragma unroll
-                for (int v = 0; v < VEC; ++v)
-                    result.at[v] = completed(
-                        s, n, i, j, k0 + v, own_index + v, middle.at[v], old.at[v], c.at[v], total.at[v], source);
+                result = advanced(s, n, own_index, middle, old, c, total);
+                if (source) add_source(s, n, i, j, k0, c, result, total);
                 if (s.stored) store(s.stored + (n - s.clock[1]) * s.storage + own_index, total);
             }
             Real* const to = next + (long long)step * across;
@@ -681,21 +691,16 @@ __device__ constexpr int larger(int a, int b)
     return a < b ? b : a;
 }
 
-// Compute the points that layers reach, beginning with those that take longest, and sample the receivers.
+// Compute the points that layers reach, and sample the receivers.
 template <bool ADJOINT>
 __device__ __forceinline__ void propagate_in_layers(const Step& s, int ahead)
 {
-    __shared__ Vec memory[larger(larger(Form<ADJOINT, NDIM - 1, BX, BY>::VECTORS, Form<ADJOINT, 2, FX, FY>::VECTORS),
-                                 larger(Form<ADJOINT, CORNER + 1, FX, FY>::VECTORS, Form<ADJOINT, EDGES, BX, BY>::VECTORS))];
+    __shared__ Vec memory[larger(Form<ADJOINT, EDGES, BX, BY>::VECTORS, Form<ADJOINT, SIDES, FX, FY>::VECTORS)];
     const int* of = s.block_of;
     const int block = blockIdx.x;
     if (block < of[1]) return propagate<ADJOINT, EDGES, BX, BY>(s, ahead, block, of[1], memory);
-#if NDIM == 2
-    if (block < of[2]) return propagate<ADJOINT, 1, BX, BY>(s, ahead, block - of[1], of[2] - of[1], memory);
-    if (block < of[3]) return propagate<ADJOINT, CORNER + 1, FX, FY>(s, ahead, block - of[2], of[3] - of[2], memory);
-#endif
-    if (block < of[4]) return propagate<ADJOINT, 2, FX, FY>(s, ahead, block - of[3], of[4] - of[3], memory);
-    record_one(s, ahead, (block - of[4]) * (BX * BY) + threadIdx.x);
+    if (block < of[2]) return propagate<ADJOINT, SIDES, FX, FY>(s, ahead, block - of[1], of[2] - of[1], memory);
+    record_one(s, ahead, (block - of[2]) * (BX * BY) + threadIdx.x);
 }
 
 extern "C" __global__ void __launch_bounds__(BX * BY) forward(const Step s, int ahead)

@@ -126,7 +126,9 @@ class ElasticSteps(StaggeredSteps):
             own[...] = field
 
     def correlate(self, u: np.ndarray, w: np.ndarray, image: np.ndarray, factor: float = 1.0) -> None:
-        """Add the products of the fields whose coefficients depend on the velocity of P waves to an image."""
+        """Add the products of the fields to an image: of all fields, or where the velocity of P waves changes them."""
+        if image.ndim == w.ndim:
+            return super().correlate(u, w, image, factor)
         image += (factor * u[-1]) * w[-1]
         if self._tile.surface:
             image[..., 0] += (factor * u[-2, ..., 0]) * w[-2, ..., 0]
