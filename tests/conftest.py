@@ -40,7 +40,8 @@ from collops.array import kernels
 from collops.comm.ending import abort
 from collops.comm.mpi import mpi_or_tcp
 from collops.errors import CommunicationTimeout
-from tests.sharing import COMPILED_SOLVERS, numbers_of_ranks, numbers_that_can
+from tests.launch import QUICK_CODE_FLAGS
+from tests.sharing import numbers_by_name, numbers_of_ranks, numbers_that_can
 
 # All ranks must draw the same examples, none may stop early for being slow or read what another rank wrote.
 hypothesis.settings.register_profile("ranks", derandomize=True, deadline=None, database=None, max_examples=25)
@@ -52,6 +53,10 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
     # Four CPU devices in all, on one, two or four ranks; it must be set before any test module uses JAX.
     jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
 
+
+# Programs on one rank are compiled as those of users are.
+if collops.world().size > 1 and importlib.util.find_spec("jax_plugins") is None:  # which JAX on GPUs has
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_CODE_FLAGS}"
 
 SERIAL = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.serial\b", re.MULTILINE)
 
@@ -117,9 +122,18 @@ class Agreement:
         return result
 
 
-def pytest_ignore_collect(collection_path) -> bool | None:
-    """Do not import modules on several ranks whose tests are all serial."""
+def number_to_share_by() -> int:
+    """Return the number of ranks, up to 4, whose tests these ranks run."""
+    size = collops.world().size
+    return size if size <= 4 else 2 + size % 3
+
+
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    """Do not import modules on several ranks whose tests are all serial, or run on other numbers of ranks only."""
     if collops.world().size > 1 and collection_path.suffix == ".py":
+        name = collection_path.relative_to(config.rootpath).as_posix()
+        if number_to_share_by() not in numbers_by_name(name):
+            return True
         return SERIAL.search(collection_path.read_text("utf-8")) is not None or None
     return None
 
@@ -140,16 +154,13 @@ def pytest_configure(config) -> None:
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    size = collops.world().size
-    key = size if size <= 4 else 2 + size % 3
+    size, key = collops.world().size, number_to_share_by()
     able = {item: numbers_that_can(item) for item in items}
     left_out = {item for item in items if key not in able[item]}
     if "COLLOPS_ALL_CASES" not in os.environ and (size > 1 or "COLLOPS_SHARED_CASES" in os.environ):
         cases: dict[str, list] = {}
         for item in items:
-            # Each rank compiles solvers for itself: their files are shared, not their tests.
-            by_file = item.nodeid.startswith(COMPILED_SOLVERS)
-            cases.setdefault(item.nodeid.partition("::" if by_file else "[")[0], []).append(item)
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
         for name, alike in cases.items():
             for position, item in enumerate(alike):
                 if key not in numbers_of_ranks(name, position, len(alike), able[item]):

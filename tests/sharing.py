@@ -44,7 +44,8 @@ ABOVE_THE_CORE = ("tests/bench/", "tests/jax/", "tests/seismic/")
 ONLY_TO_THREE_RANKS = (
     "tests/apps/test_outputs.py",
     "tests/comm/test_reclaim.py",
-    "tests/compat/test_side_by_side.py",
+    "tests/compat/test_side_by_side",
+    "tests/preconditioners/test_device_setup.py",  # whose kernels compiled for the host take four times as long on four
     "tests/seismic/",
     "tests/solvers/",
     "tests/uncertainty/test_posterior.py",
@@ -57,16 +58,22 @@ NOT_ON_THREE_RANKS = (
 )
 
 
+def numbers_by_name(name: str) -> list[int]:
+    """Return the numbers of ranks, up to 4, that can run the test of this name, or some test of this file."""
+    last = 2 if name.startswith(ONLY_TO_TWO_RANKS) else 3 if name.startswith(ONLY_TO_THREE_RANKS) else 4
+    numbers = [1, 2, 4] if name.startswith(NOT_ON_THREE_RANKS) else list(range(1, last + 1))
+    on_all_ranks = any(name.startswith(test) or test.startswith(f"{name}::") for test in JAX_ON_ALL_RANKS)
+    if "jax" in name and not on_all_ranks:
+        numbers = [number for number in numbers if number <= MAX_RANKS_WITH_JAX]
+    return numbers
+
+
 def numbers_that_can(item: pytest.Item) -> tuple[int, ...]:
     """Return the numbers of ranks, up to 4, that can run a test."""
-    name, needed = item.nodeid, item.get_closest_marker("needs_ranks")
+    needed = item.get_closest_marker("needs_ranks")
     if item.get_closest_marker("serial"):
         return (1,)
-    last = 2 if name.startswith(ONLY_TO_TWO_RANKS) else 3 if name.startswith(ONLY_TO_THREE_RANKS) else 4
-    numbers = [1, 2, 4] if name.startswith(NOT_ON_THREE_RANKS) else range(1, last + 1)
-    if "jax" in name and not name.startswith(JAX_ON_ALL_RANKS):
-        numbers = [number for number in numbers if number <= MAX_RANKS_WITH_JAX]
-    return tuple(number for number in numbers if needed is None or number >= needed.args[0])
+    return tuple(number for number in numbers_by_name(item.nodeid) if needed is None or number >= needed.args[0])
 
 
 def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]) -> set[int]:
@@ -74,16 +81,18 @@ def numbers_of_ranks(name: str, position: int, count: int, able: tuple[int, ...]
 
     Of a test with more than two cases 2, 3 and 4 ranks run a third each. Of tests with one or two cases, 2 ranks run
     one half and 3 ranks the other, or so do 3 and 4 ranks (`TAKEN_IN_TURN`). One rank runs all, or in some rooms a
-    third, or what no other number runs.
+    third, or what no other number runs. Compiled solvers are shared like tests with more cases: each rank compiles them
+    for itself, and the first case of each test runs on two ranks.
     """
     several, third = [number for number in able if number > 1], position % 3
     chosen, alone = set(several), True
-    if count > MAX_CASES_ON_ALL_RANKS and not name.startswith(IN_FULL):
+    many = count > MAX_CASES_ON_ALL_RANKS or name.startswith(COMPILED_SOLVERS)
+    if many and not name.startswith(IN_FULL):
         if 1 not in able:
             third = position % len(several)
         chosen = set(several[third : third + 1])
         alone = not name.startswith(SHARED) or not chosen or (third == 0 and len(several) == 3)
-    elif count <= MAX_CASES_ON_ALL_RANKS:
+    elif not many:
         for pair, rooms in TAKEN_IN_TURN.items():
             if name.startswith(rooms) and chosen.issuperset(pair):
                 chosen.discard(pair[zlib.crc32(name.encode()) % 2])

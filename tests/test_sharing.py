@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sharing import numbers_of_ranks
+from tests.sharing import MAX_RANKS_WITH_JAX, numbers_by_name, numbers_of_ranks
 
 pytestmark = pytest.mark.serial
+
+
+def test_files_have_the_numbers_of_their_tests():
+    """Ranks import a file if their number can run any of its tests."""
+    for file, test in (
+        ("tests/jax/test_primitives.py", "test_primitive[bcast]"),
+        ("tests/comm/test_reclaim.py", "test_windows"),
+        ("tests/seismic/test_lsm_job.py", "test_any"),
+        ("tests/solvers/test_checkpoint.py", "test_any"),
+        ("tests/bench/test_work.py", "test_cgls"),
+    ):
+        assert numbers_by_name(file) == numbers_by_name(f"{file}::{test}")
+    assert numbers_by_name("tests/seismic/test_segy.py") == [1, 2, 3]
+    assert max(numbers_by_name("tests/jax/test_order.py")) == min(MAX_RANKS_WITH_JAX, 4)
 
 
 @pytest.mark.parametrize("able", [(1, 2, 3, 4), (1, 2, 3), (1, 2, 4), (1, 2), (2, 3, 4), (2, 3), (4,), (1,)])

@@ -13,6 +13,7 @@ import collops
 from collops import operators, solvers
 from collops.errors import UnsupportedTypeError
 from collops.operators import Columns, LinearOperator
+from tests.launch import QUICK_CODE
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 Mesh, NamedSharding, PartitionSpec = jax.sharding.Mesh, jax.sharding.NamedSharding, jax.sharding.PartitionSpec
@@ -201,7 +202,7 @@ def test_operators_send_what_they_need(devices, name, axis):
     for side, apply, right in ((op.domain, op.forward, same.forward), (op.range, op.adjoint, same.adjoint)):
         x = collops.random(side, dtype=op.dtype, seed=3)
         y = placed(x, Mesh(devices, "a"), *spec)
-        program = jax.jit(apply).lower(y).compile()
+        program = jax.jit(apply).lower(y).compile(QUICK_CODE)
         found.append(collectives(program.as_text()))
         check_values(program(y), right(x))
     assert found == expected
@@ -281,7 +282,7 @@ def test_solvers_send_scalars_only(devices, name):
     y = placed(x, Mesh(devices.reshape(2, 2), ("a", "b")), "a", "b")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the iteration limit
-        program = jax.jit(lambda y: solve(A, y).x).lower(y).compile()
+        program = jax.jit(lambda y: solve(A, y).x).lower(y).compile(QUICK_CODE)
         found, expected = program(y), solve(A, x).x
     assert collectives(program.as_text()) == (MATRICES if name.startswith("block") else SCALARS)
     assert found.local_array.sharding.shard_shape(found.shape)[-2:] == (8, 12)

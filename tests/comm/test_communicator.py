@@ -89,7 +89,7 @@ def test_averages_of_complex_numbers_are_rounded_once():
 def test_half_types_are_reduced_on_any_number_of_communicators():
     MPI = pytest.importorskip("mpi4py.MPI", reason="needs mpi4py")
 
-    from collops.comm.mpi import MpiTransport
+    from collops.comm.mpi_transport import MpiTransport
 
     half = np.dtype("float16")
     for _ in range(40):

@@ -16,7 +16,8 @@ from collops.comm.call import Call
 from collops.comm.checked import CallAgreement, CheckedTransport
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
-from collops.comm.mpi import ControlChannel, DeviceMpi, MpiTransport
+from collops.comm.mpi import ControlChannel
+from collops.comm.mpi_transport import DeviceMpi, MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.comm.staged import GpuAwareTransport, StagedTransport
 from collops.comm.transport import KnownExchange

@@ -37,7 +37,8 @@ def test_one_module_imports_mpi():
 
 def test_few_modules_split_or_duplicate_communicators():
     of_compat = {f"compat/pylops_mpi/{name}.py" for name in ("_arrays", "_grids")}
-    assert modules(SPLIT) == {"comm/mpi.py", "comm/world.py", "jax/communicators.py"} | of_compat
+    of_core = {"comm/mpi.py", "comm/mpi_exchanges.py", "comm/mpi_transport.py", "comm/world.py", "jax/communicators.py"}
+    assert modules(SPLIT) == of_core | of_compat
 
 
 def test_one_module_calls_nccl():

@@ -14,7 +14,8 @@ import pytest
 import collops.compat.pylops_mpi as pylops_mpi
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
-from collops.comm.mpi import ControlChannel, MpiTransport
+from collops.comm.mpi import ControlChannel
+from collops.comm.mpi_transport import MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.compat.pylops_mpi._messages import mpi_allgather
 from collops.errors import InputError, LayoutError, UnsupportedTypeError

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from functools import cache
 
 import jax
 import pytest
 
-from tests.launch import run_ranks
+from tests.launch import QUICK_CODE_FLAGS, run_ranks
 
 pytestmark = pytest.mark.serial
 
@@ -32,7 +33,7 @@ RAISED = {"collops.jax.jit": "{}", "jax.jit": jax.errors.JaxRuntimeError.__name_
 
 
 def run(ranks, way, program, **environment):
-    return run_ranks(ranks, HEAD.format(jit=WAYS[way]) + program, environment)
+    return run_ranks(ranks, HEAD.format(jit=WAYS[way]) + program, {"XLA_FLAGS": QUICK_CODE_FLAGS, **environment})
 
 
 MISMATCHES = """
@@ -67,17 +68,8 @@ for name, call in CALLS.items():
     total = cj.allreduce(jnp.ones(2)) + comm.allreduce(np.ones(2)) + jit(lambda x: cj.allreduce(x))(jnp.ones(2))
     assert np.array_equal(total, [3 * size, 3 * size])
 """
-NAMES = ("sizes", "dtypes", "dtypes of one width", "reductions", "kinds", "roots", "order", "counts")
-NAMES += ("counts of pairs", "blocks", "messages", "tags", "lines")
-
-
-@pytest.mark.parametrize(("ranks", "way"), [(2, "jax.jit"), (2, "eager"), (3, "collops.jax.jit")])
-def test_calls_that_do_not_match(ranks, way):
-    """No data have moved, and the ranks continue."""
-    result = run(ranks, way, MISMATCHES, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
-    assert result.returncode == 0, result.stderr
-    kind = RAISED[way].format("CallMismatch")
-    assert sorted(result.stdout.splitlines()) == sorted([f"{name} {kind} True True True" for name in NAMES] * ranks)
+CASES = ("sizes", "dtypes", "dtypes of one width", "reductions", "kinds", "roots", "order", "counts")
+CASES += ("counts of pairs", "blocks", "messages", "tags", "lines")
 
 
 MIXED = """
@@ -87,12 +79,6 @@ try:
 except collops.errors.CallMismatch as error:
     print(len(str(error).splitlines()))
 """
-
-
-def test_a_call_of_numpy_and_one_of_jax():
-    """They use different transports."""
-    result = run(3, "eager", MIXED, COLLOPS_CHECK="1")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "3\n" * 3, "")
 
 
 RIGHT = """
@@ -115,10 +101,69 @@ print("DONE", flush=True)
 """
 
 
+WILD = """
+other = (rank + 1) % size
+exchange = jit(lambda x: cj.sendrecv(x, x, source=other, dest=other, sendtag=5, recvtag=None))
+print(float(exchange(jnp.full(3, rank + 1.0))[0]) == other + 1, flush=True)
+try:
+    jit(lambda x: cj.recv(x, None))(jnp.ones(3))
+except collops.errors.InputError as error:
+    print("name the source" in str(error), flush=True)
+print(float(cj.allreduce(jnp.ones(()))) == size, flush=True)
+"""
+
+# The programs of each number of ranks, which one start runs; those of several ways once for each.
+CHECKED = {
+    2: {
+        "mismatches": (MISMATCHES, ["jax.jit", "eager"]),
+        "any tag": (WILD, ["collops.jax.jit", "eager"]),
+        "right": (RIGHT, ["eager"]),
+    },
+    3: {"mismatches": (MISMATCHES, ["collops.jax.jit"]), "engines": (MIXED, ["eager"])},
+}
+
+
+@cache
+def checked(ranks):
+    """Return what checked programs print on all ranks, by name and way, in one start for all of them."""
+    sections = {(name, way): program for name, (program, ways) in CHECKED[ranks].items() for way in ways}
+    text = "".join(
+        f"print({name!r}, {way!r}, sep=' by ', flush=True)\njit = {WAYS[way]}\n{program}"
+        for (name, way), program in sections.items()
+    )
+    result = run(ranks, "eager", text, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
+    assert (result.returncode, result.stderr) == (0, "")
+    printed = {section: [] for section in sections}
+    for line in result.stdout.splitlines():
+        if tuple(line.split(" by ")) in printed:
+            section = tuple(line.split(" by "))
+        else:
+            printed[section].append(line)
+    return printed
+
+
+@pytest.mark.parametrize(("ranks", "way"), [(2, "jax.jit"), (2, "eager"), (3, "collops.jax.jit")])
+def test_calls_that_do_not_match(ranks, way):
+    """No data have moved, and the ranks continue."""
+    kind = RAISED[way].format("CallMismatch")
+    assert sorted(checked(ranks)["mismatches", way]) == sorted(
+        [f"{name} {kind} True True True" for name in CASES] * ranks
+    )
+
+
+def test_a_call_of_numpy_and_one_of_jax():
+    """They use different transports."""
+    assert checked(3)["engines", "eager"] == ["3"] * 3
+
+
 def test_right_programs_are_let_through():
-    result = run(2, "eager", RIGHT, COLLOPS_CHECK="1")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "DONE\n" * 2
+    assert checked(2)["right", "eager"] == ["DONE"] * 2
+
+
+@pytest.mark.parametrize("way", ["collops.jax.jit", "eager"])
+def test_a_receive_of_any_tag_is_checked_and_one_from_any_rank_refused(way):
+    """A sender cannot know that it is meant by a receive from any rank, so that there is nothing to agree on."""
+    assert checked(2)["any tag", way] == ["True"] * 6
 
 
 LATE = """
@@ -221,14 +266,19 @@ for turn in range(200):
 """
 
 
-@pytest.mark.parametrize(("ranks", "way"), [(2, "collops.jax.jit"), (2, "jax.jit"), (3, "eager")])
-@pytest.mark.parametrize("end", ["sys.exit(0)", "raise KeyError('mine alone')"])
+EXIT, RAISE = "sys.exit(0)", "raise KeyError('mine alone')"  # which ends the processes of waiting ranks from outside
+
+
+@pytest.mark.parametrize(
+    ("ranks", "way", "end"),
+    [(2, "collops.jax.jit", EXIT), (2, "jax.jit", EXIT), (3, "eager", EXIT), (2, "collops.jax.jit", RAISE)],
+)
 def test_a_rank_that_ends_is_noticed(ranks, way, end):
     result = run(ranks, way, ENDS.format(end=end), COLLOPS_TIMEOUT="none")
     ended = time.time()
     assert result.returncode != 0
     assert ended - float(result.stdout) < SECONDS
-    if "exit" in end:
+    if end == EXIT:
         # The rank whose report is printed whole may be the one that noticed, or one that heard of it from that rank.
         assert f"; rank {ranks - 1} of {ranks} ended:\n" in result.stderr
         assert f"rank {ranks - 1}: the end of the program" in result.stderr
@@ -276,26 +326,6 @@ def test_an_interrupt_ends_a_wait():
     assert (result.returncode, result.stdout) == (0, "interrupted\nclosed\n"), result.stderr
 
 
-WILD = """
-other = (rank + 1) % size
-exchange = jit(lambda x: cj.sendrecv(x, x, source=other, dest=other, sendtag=5, recvtag=None))
-print(float(exchange(jnp.full(3, rank + 1.0))[0]) == other + 1, flush=True)
-try:
-    jit(lambda x: cj.recv(x, None))(jnp.ones(3))
-except collops.errors.InputError as error:
-    print("name the source" in str(error), flush=True)
-print(float(cj.allreduce(jnp.ones(()))) == size, flush=True)
-"""
-
-
-@pytest.mark.parametrize("way", ["collops.jax.jit", "eager"])
-def test_a_receive_of_any_tag_is_checked_and_one_from_any_rank_refused(way):
-    """A sender cannot know that it is meant by a receive from any rank, so that there is nothing to agree on."""
-    result = run(2, way, WILD, COLLOPS_CHECK="1", COLLOPS_TIMEOUT="20")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == ["True"] * 6
-
-
 DEVICES = """
 from jax.sharding import Mesh, PartitionSpec as P
 device = jax.lax.axis_index
@@ -332,7 +362,7 @@ np.testing.assert_array_equal(over(other, total(other))(jnp.ones((2, 3))), np.fu
 
 def run_devices(program, **environment):
     """Run a program on two ranks with two devices each."""
-    flags = "--xla_force_host_platform_device_count=2"
+    flags = f"--xla_force_host_platform_device_count=2 {QUICK_CODE_FLAGS}"
     return run_ranks(2, HEAD.format(jit="cj.jit") + DEVICES + program, {"XLA_FLAGS": flags, **environment})
 
 

@@ -16,7 +16,8 @@ from collops.array.kernels import generic
 from collops.comm import call
 from collops.comm.communicator import Communicator
 from collops.comm.failure import Failures
-from collops.comm.mpi import ControlChannel, MpiTransport
+from collops.comm.mpi import ControlChannel
+from collops.comm.mpi_transport import MpiTransport
 from collops.comm.nccl import NcclTransport
 from collops.operators import BlockDiag, Columns, Diagonal, HStack, VStack, lift_local
 from collops.operators.dense.device import KernelMatrix, bfloat16_matrix

@@ -441,7 +441,7 @@ def test_traces_of_windows_are_recorded_on_the_ranks_of_their_shots(comm):
     none, job = [np.zeros(survey.trace_shape(shot)) for shot in survey.shots], job_of(options, comm)
     waves = _set_up(job, problem, 2000.0, none, [part + 1 for part in none], True)
     F, recording = waves.propagator, waves.recording
-    assert F.range.sizes[0] == {1: (3,), 2: (1, 2), 3: (1, 1, 1)}.get(comm.size, F.range.sizes[0])
+    assert F.range.sizes[0] == {1: (3,), 2: (1, 2)}.get(comm.size, (1, 1, 1) + (0,) * (comm.size - 3))
     traces = F.linearise(waves.model(job, problem.velocity))[0]
     steps = (survey.geometry.samples - 1) * recording._steps.step + 1
     expected = traces.gather()[..., -steps :: recording._steps.step]

@@ -91,7 +91,9 @@ def test_shots_are_shared_by_the_cost_of_their_windows(comm):
     shared, single = (Propagator(grid, geometry, comm=group, **options) for group in (comm, alone()))
     costs = window_costs(grid, geometry, 20.0)
     assert costs == [57 * 17, *[15 * 17] * 3, 14 * 17]  # points with layers
-    assert shared.range.sizes[0] == {1: (5,), 2: (1, 4), 3: (1, 2, 2)}.get(comm.size, shared.range.sizes[0])
+    sizes = shared.range.sizes[0]
+    assert sizes[0] == 1 or comm.size == 1  # its window costs more than any two others
+    assert sizes == {1: (5,), 2: (1, 4), 3: (1, 2, 2)}.get(comm.size, sizes) and max(sizes[2:], default=0) <= 2
     assert products(shared) == products(single)
     model = collops.full(shared.domain, 2000.0, comm=comm)
     assert shared.wavelet_operator(model, common=False).dottest()

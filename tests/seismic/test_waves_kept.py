@@ -16,7 +16,7 @@ from tests.seismic.test_waves import arrays_of, linearised_products, products, s
 from tests.seismic.wave_media import parameters_of
 
 
-@pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4)])
+@pytest.mark.parametrize(("medium", "time_order"), [("constant", 2), ("density", 4), ("attenuation and VTI", 4)])
 def test_products_are_the_same_bits(comm, monkeypatch, medium, time_order):
     grid, geometry = small(2, 4, samples=12)
     grid = Grid(grid.shape, grid.spacing, 4, grid.layers, grid.free_surface, time_order)

@@ -23,7 +23,8 @@ from collops.array import DistributedArray, Layout
 from collops.comm import Communicator
 from collops.comm.cores import available_cores
 from collops.comm.failure import Failures, default_timeout
-from collops.comm.mpi import ControlChannel, MpiTransport
+from collops.comm.mpi import ControlChannel
+from collops.comm.mpi_transport import MpiTransport
 from collops.operators import VStack
 from collops_bench.cgls import Case, host_cases
 from collops_bench.record import Measurement, check

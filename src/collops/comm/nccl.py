@@ -35,7 +35,7 @@ from collops.errors import CommunicationError, TransportError
 if TYPE_CHECKING:
     from collops.comm.device_launch import Launch
     from collops.comm.failure import Failures
-    from collops.comm.mpi import MpiTransport
+    from collops.comm.mpi_transport import MpiTransport
 
 __all__ = ["NO_P2P", "NcclLibrary", "available_binding", "load_binding", "p2p_is_off"]
 

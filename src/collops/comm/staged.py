@@ -15,7 +15,7 @@ from collops.comm.agreement import MpiComm
 from collops.comm.call import Call
 from collops.comm.failure import Failures
 from collops.comm.messages import Bounds, CallsByMessages
-from collops.comm.mpi import DeviceMpi, MpiTransport
+from collops.comm.mpi_transport import DeviceMpi, MpiTransport
 from collops.comm.reductions import library_loses_nan
 from collops.comm.transport import Message, Pending, Transport
 

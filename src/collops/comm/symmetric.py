@@ -24,7 +24,8 @@ from collops._forks import at_fork
 from collops.backend import CudaModule, Engine, LocalArray, engine, memory_of
 from collops.comm.agreement import AnyCommunicator, collective_errors
 from collops.comm.ending import wait_for_ends
-from collops.comm.mpi import SharedSegments, running_mpi_or_tcp
+from collops.comm.mpi import running_mpi_or_tcp
+from collops.comm.mpi_exchanges import SharedSegments
 from collops.comm.reclaim import free, in_use, is_owned, owned, reclaim, unreachable
 from collops.comm.reductions import check_dtype
 from collops.errors import CommunicationError, InputError, LayoutError, TransportError, UnsupportedTypeError

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from collops.comm.agreement import table
-from collops.comm.mpi import GPU_LEVELS, MpiTransport
+from collops.comm.mpi import GPU_LEVELS
+from collops.comm.mpi_transport import MpiTransport
 from collops.comm.transport import TransportRow, TransportTable
 from collops.errors import InputError, TransportError
 

@@ -25,8 +25,6 @@ from collops.comm.mpi import (
     CALL_TAG,
     GPU_LEVELS,
     ControlChannel,
-    MpiTransport,
-    TcpTransport,
     duplicate,
     gpu_awareness,
     load_mpi,
@@ -35,6 +33,7 @@ from collops.comm.mpi import (
     ranks_in_world,
     values_kept_with,
 )
+from collops.comm.mpi_transport import MpiTransport, TcpTransport
 from collops.comm.nccl import available_binding
 from collops.comm.own_device import placement_from_launcher
 from collops.comm.reclaim import free_when_unreachable, reclaim, unreachable

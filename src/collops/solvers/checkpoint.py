@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,9 @@ from collops.solvers.problem import consistent, mask_of, real_dtype, working_dty
 from collops.solvers.result import Status
 from collops.solvers.scaling import Units
 from collops.solvers.state import Scalar, State, carried, copied, is_array, with_carried
+
+if TYPE_CHECKING:
+    from collops.solvers.driver import Run
 
 __all__ = ["Every"]
 
@@ -189,7 +192,7 @@ class Checkpoints:
 
 
 def open_checkpoints(
-    run: Any,
+    run: Run,
     method: Method,
     operator: LinearOperator | None,
     data: Array,

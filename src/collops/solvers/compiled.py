@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,9 @@ _STATUSES = list(Status)
 _SUCCESSFUL = [status for status in Status if status.successful]
 _CONTINUES, _AGAIN = -1, -2
 _SCALE_NOTHING, _SCALE_DATA, _SCALE_ALL = range(3)
+
+if TYPE_CHECKING:
+    from collops.solvers.driver import Run
 
 _Carried = tuple[dict[str, Any], jax.Array, jax.Array]
 """The loop's carried values by name, rows, and number of iterations."""
@@ -85,7 +88,7 @@ def can_be_compiled(method: Method, data: Array) -> bool:
 
 
 def solve_compiled(
-    method: Method, operator: Any, data: Array, x0: Array | None, run: Any
+    method: Method, operator: Any, data: Array, x0: Array | None, run: Run
 ) -> SolverResult | TracedResult:
     """Run a method to its end in one program, with the arguments of :func:`collops.solvers.solve`. Collective.
 
@@ -408,7 +411,7 @@ def _row(method: Method, state: State) -> jax.Array:
     return _stacked(method.report(state))
 
 
-def _stacked(numbers: Any) -> jax.Array:
+def _stacked(numbers: Numbers) -> jax.Array:
     return numbers if isinstance(numbers, jax.Array) else jnp.stack([jnp.asarray(number) for number in numbers])
 
 

@@ -592,7 +592,7 @@ class ProgressBar:
             TimeRemainingColumn(),
             console=Console(stderr=True),
         )
-        self._task: Any = self.display.add_task(name, total=total, residual="")
+        self._task = self.display.add_task(name, total=total, residual="")
         self._next = 0.0
 
     def announce(self, text: str) -> None:

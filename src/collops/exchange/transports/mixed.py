@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from collops.comm.agreement import collective_errors
-from collops.comm.mpi import PersistentMessages
+from collops.comm.mpi_exchanges import PersistentMessages
 from collops.errors import CommunicationError
 from collops.exchange.exchange import SLOTS
 from collops.exchange.transports.shared import SharedExchange

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from collops.backend import LocalArray
-from collops.comm.mpi import PersistentMessages, addresses_of
+from collops.comm.mpi_exchanges import PersistentMessages, addresses_of
 from collops.exchange.exchange import SLOTS, Exchange, LocalWork
 from collops.exchange.pattern import Side
 

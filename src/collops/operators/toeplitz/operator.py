@@ -9,7 +9,6 @@ from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike
-from scipy.fft import next_fast_len
 
 from collops.array import Array, Layout
 from collops.array.dtypes import accumulator, as_dtype, check_byte_order, real_of
@@ -145,6 +144,8 @@ class BlockToeplitz(LinearOperator):
         accumulate: str | None = None,
         comm: Communicator | None = None,
     ) -> None:
+        from scipy.fft import next_fast_len  # takes as long to import as all operators
+
         comm = communicator_or_world(comm)
         with collective_errors(comm):
             grid = _checked_grid(process_grid, comm.size)
