@@ -130,7 +130,7 @@ FLOORS = (
         Floor(
             f"`BlockToeplitz` in float32, {where}, of a copy's bandwidth",
             aim,
-            "operators",
+            "toeplitz",
             "BlockToeplitz, forward",
             _REPLAYED,
             {"stored": "float32"},

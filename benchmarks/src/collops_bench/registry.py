@@ -71,6 +71,7 @@ BENCHMARKS = {
         Benchmark("media", "Waves in elastic and other media, against deepwave.", 60 * _GIB, 2 * _GIB),
         Benchmark("operators", "Every operator, forward and adjoint, small and large.", 24 * _GIB, 3 * _GIB),
         Benchmark("products", "Fourier transforms and sparse products beside other libraries.", 16 * _GIB, 2 * _GIB),
+        Benchmark("toeplitz", "Block-Toeplitz products in every precision, against a copy.", 24 * _GIB, 3 * _GIB),
         Benchmark("solvers", "Krylov methods on sparse matrices, against PETSc's.", _GIB, _GIB),
         Benchmark("multigrid", "Multigrid's set-up and solution, against PyAMG and PETSc.", 24 * _GIB, 4 * _GIB),
         Benchmark("multigrid_scaling", "Multigrid on more ranks, with as many rows for each.", 40 * _GIB, 4 * _GIB),

@@ -26,6 +26,7 @@ _KINDS = (
     ("media", "", "elastic waves"),
     ("solvers", "", "Krylov methods on sparse matrices"),
     ("multigrid", "", "multigrid"),
+    ("halos", "", "halo exchanges"),
     ("starforest", "scatter", "scatters by index"),
     ("starforest", "", "star forests"),
     ("collectives", "", "collectives"),

@@ -3,15 +3,14 @@
 On hosts every operator of both packages is applied to vectors of 2000 and of 10 million float64 elements per rank. On
 GPUs: derivatives in float32, at sizes limited by messages or by memory, launched call by call (eager) and replayed from
 a CUDA graph; CGLS over a stack of first derivatives and a Laplacian; and SUMMA, with the separate times of NCCL for its
-messages and of cuBLAS for its products. Sliding windows are compared with serial PyLops on one rank, and block-Toeplitz
-products with a copy of as many bytes.
+messages and of cuBLAS for its products. Sliding windows are compared with serial PyLops on one rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from collops_bench.operators import derivatives, matrices, toeplitz, transforms, windows
+from collops_bench.operators import derivatives, matrices, transforms, windows
 from collops_bench.operators.case import measure_case
 from collops_bench.peers import load_peer
 from collops_bench.record import Measurement
@@ -27,7 +26,6 @@ def measure(context: Context) -> Iterator[Measurement]:
         for case in cases(context):
             yield from measure_case(context, peer, case)
     yield from windows.measure(context)
-    yield from toeplitz.measure(context)
     if context.engine.memory == "device":
         yield from derivatives.measure_solver(context, peer)
         yield from matrices.measure_summa(context)
