@@ -308,8 +308,35 @@ def test_iterations_do_not_grow_with_the_size(comm):
     iterations = []
     for n in (11, 20):
         A = split(cube_of_27_points(n), comm)
-        iterations.append(cg(A, collops.random(A.range, seed=1, comm=comm), rtol=1e-8, M=multigrid(A)).iterations)
+        result = cg(A, collops.random(A.range, seed=1, comm=comm), niter=60, rtol=1e-8, M=multigrid(A))
+        assert result.status is Status.CONVERGED
+        iterations.append(result.iterations)
     assert iterations[1] <= iterations[0] + 1
+
+
+@pytest.mark.parametrize("directions", ["crossed", "fractures"])
+def test_pairs_do_not_use_up_the_complexity_of_coarser_levels(comm, directions):
+    """Points of two unknowns, which strong entries connect only to each other: one has lines in x, the other in y.
+
+    Or one has both, and the other neither, as a medium of dual porosity.
+    """
+    iterations = []
+    for n in (26, 48):
+        one, first, second = sp.eye_array(n), np.diag([1.0, 0.0]), np.diag([0.0, 1.0])
+        along, across = sp.kron(one, line(n)), sp.kron(line(n), one)
+        if directions == "crossed":
+            weak = 0.1 * sp.kron(along, first) + 0.1 * sp.kron(across, second)
+        else:
+            weak = 0.05 * sp.kron(along + across, first) + 1e-3 * sp.kron(sp.eye_array(n * n), second)
+        matrix = sp.csr_array(weak + sp.kron(sp.eye_array(n * n), np.array([[1.0, -1.0], [-1.0, 1.0]])))
+        matrix.eliminate_zeros()
+        A = split(matrix, comm)
+        M = multigrid(A)
+        assert M.rows[1] == n * n and M.operator_complexity < 1.9
+        result = cg(A, collops.random(A.rows, seed=1, comm=comm), niter=60, rtol=1e-8, M=M)
+        assert result.status is Status.CONVERGED
+        iterations.append(result.iterations)
+    assert iterations[1] <= iterations[0] + 1 <= 11
 
 
 def test_elasticity_needs_its_rotations(comm, monkeypatch):

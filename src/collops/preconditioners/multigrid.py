@@ -48,7 +48,7 @@ _HEADROOM = 2.0**-20  # maximum of products with random vectors, in units of the
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
 _SMALL = 4_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
-_COMPLEXITY = 1.5  # aggregates become larger until the operator complexity is smaller
+_COMPLEXITY = 1.5  # aggregates become larger until the complexity is smaller, of all levels or from one level on
 # Weak entries are separated if they are at least this part of the entries outside of the diagonal, in matrices with at
 # least this part of the entries of the finest one.
 _SEPARATED, _LARGE = 0.25, 0.25
@@ -172,8 +172,9 @@ def multigrid(
     move to fewer ranks; the coarsest matrix is inverted on every rank, by a pseudo-inverse if it is singular. Sums on
     devices have the order of Numba's loops on hosts, so that a set-up repeats its bits.
 
-    The operator complexity is below 1.5. Weak entries of M-matrices add to the coarse matrix without smoothed
-    prolongations, which would make it dense, and aggregates become larger where this does not suffice.
+    The operator complexity is usually below 1.5. Weak entries of M-matrices add to the coarse matrix without smoothed
+    prolongations, which would make it dense, and aggregates become larger where this does not suffice. The complexity
+    is higher, 1.6 to 1.9 with pairs, if strong entries connect only small groups of points.
 
     Examples
     --------
@@ -507,6 +508,8 @@ def _next_level(
     if separates and entries[-1] >= _LARGE * entries[0]:
         parts = separated(A, rows, graph, options.threshold, _SEPARATED)
     analysis = _analysis(A, rows, graph if block == 1 else None, options)
+    # Without the second bound, aggregates would become whole components where finer levels have used up the first.
+    limit = max(_COMPLEXITY * entries[0], sum(entries) + (_COMPLEXITY - 1) * entries[-1])
     distance = 1
     while True:
         distance += 1
@@ -520,7 +523,7 @@ def _next_level(
         level, following = _coarsened(A, analysis, parts, aggregation, options, again=False)
         # The numbers of entries of coarser matrices decrease about as their numbers of rows.
         further = _number_of_entries(following) / (1 - following.rows.size / A.rows.size)
-        if sum(entries) + further < _COMPLEXITY * entries[0] or sum(counts) == before:
+        if sum(entries) + further < limit or sum(counts) == before:
             return level, following, coarse_vectors
         before = sum(counts)
 
