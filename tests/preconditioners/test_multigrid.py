@@ -22,7 +22,7 @@ from collops.preconditioners import chebyshev, jacobi, multigrid, smoother
 from collops.preconditioners.aggregates import aggregate, graph_of
 from collops.preconditioners.prolongation import filtered, tentative
 from collops.preconditioners.spectrum import largest_eigenvalue
-from collops.preconditioners.weak import separated
+from collops.preconditioners.weak import has_signs_of_m_matrix, separated
 from collops.solvers import Status, cg
 
 from .matrices import poisson
@@ -502,6 +502,32 @@ def test_refresh_adapts_to_weak_entries(comm, monkeypatch):
     np.testing.assert_allclose(
         result.x.gather(), scipy.sparse.linalg.spsolve(plane(24, 0.1).tocsc(), y.gather()), atol=1e-5
     )
+
+
+def test_refresh_does_not_separate_entries_of_both_signs(comm, monkeypatch):
+    """Without the weak negative entries, the other part of the matrix need not be positive."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    matrix = plane(20, 0.1)
+    M = multigrid(split(matrix, comm))
+    assert M._levels[0].aggregation.separates
+    changed = matrix.tolil()
+    for i in range(0, 380, 40):
+        changed[range(i, i + 20), range(i + 20, i + 40)] = changed[range(i + 20, i + 40), range(i, i + 20)] = 0.1
+    M.refresh(split(sp.csr_array(changed), comm))
+    level, following = M._levels[:2]
+    P = dense(level.prolongation)
+    np.testing.assert_allclose(dense(following.matrix), P.T @ changed.toarray() @ P, atol=1e-13)
+    M.refresh(split(matrix, comm))
+    expected, x = multigrid(split(matrix, comm)), collops.random(M.domain, seed=1, comm=comm)
+    np.testing.assert_allclose((M @ x).gather(), (expected @ x).gather(), atol=1e-12)
+
+
+def test_signs_are_asked_outside_of_the_diagonal(comm):
+    """Rows of zeros do not count for positive entries in other rows."""
+    matrix = sp.block_diag([plane(12), sp.csr_array((50, 50))], format="lil")
+    assert has_signs_of_m_matrix(split(sp.csr_array(matrix), comm))
+    matrix[3, 70] = matrix[70, 3] = 0.1
+    assert not has_signs_of_m_matrix(split(sp.csr_array(matrix), comm))
 
 
 def test_errors_of_refresh(comm):

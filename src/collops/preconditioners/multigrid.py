@@ -161,8 +161,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal is not positive, its entries
-        are not finite or too large, or the set-up would need more memory than there is.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has negative entries, its
+        entries are not finite or too large, or the set-up would need more memory than there is.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -251,10 +251,10 @@ class Multigrid(LinearOperator):
         """Become the multigrid of a matrix with other values in the same positions. Collective.
 
         Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
-        for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
-        multigrid may converge faster, and if weak entries become strong, the operator complexity may exceed 1.5. The
-        first call stores the patterns of products, so that later calls take less
-        than half of the time of a set-up.
+        for rounding if the same entries are strong (see `threshold`) and weak, in the same order of strength, and keep
+        their signs. After a large change of coefficients a new multigrid may converge faster, and if weak entries
+        become strong, or positive in an M-matrix, the operator complexity may exceed 1.5. The first call stores the
+        patterns of products, so that later calls take less than half of the time of a set-up.
 
         Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
 
@@ -299,12 +299,12 @@ class Multigrid(LinearOperator):
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
                 )
         _check_hermitian(A)
-        levels = []
+        levels, signs = [], has_signs_of_m_matrix(A)
         for level in self._levels:
             rows = _algebra_of(A).merged_rows(A)
             graph = graph_of(A, rows, 1) if level.aggregation.block == 1 else None
             parts = None
-            if graph is not None and level.aggregation.separates:
+            if graph is not None and level.aggregation.separates and signs:
                 parts = separated(A, rows, graph, self._options.threshold)
             analysis = _analysis(A, rows, graph, self._options)
             following, A = _coarsened(A, analysis, parts, level.aggregation, self._options, again=True)
