@@ -530,6 +530,18 @@ def test_signs_are_asked_outside_of_the_diagonal(comm):
     assert not has_signs_of_m_matrix(split(sp.csr_array(matrix), comm))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rounding_does_not_make_entries_at_the_threshold_weak(comm, request, compiled):
+    if compiled:
+        request.getfixturevalue("loops")
+    matrix = plane(30, 0.25)
+    rounded = sp.csr_array(sp.tril(matrix) + (1 - 1e-15) * sp.triu(matrix, 1))  # so that (i, j) and (j, i) differ
+    expected, M = (multigrid(split(each, comm)) for each in (matrix, rounded))
+    assert (M.rows, M.entries) == (expected.rows, expected.entries)
+    x = collops.random(M.domain, seed=1, comm=comm)
+    np.testing.assert_allclose((M @ x).gather(), (expected @ x).gather(), rtol=1e-11, atol=1e-11)
+
+
 def test_errors_of_refresh(comm):
     A = split(plane(30), comm)
     M = multigrid(A)

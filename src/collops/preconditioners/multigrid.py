@@ -49,6 +49,8 @@ _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
 _SMALL = 4_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
 _COMPLEXITY = 1.5  # aggregates become larger until the complexity is smaller, of all levels or from one level on
+# Entries at the threshold are strong whatever their rounding, which on coarse levels is not the same in both triangles.
+_BELOW = 1 - 2.0**-12
 # Weak entries are separated if they are at least this part of the entries outside of the diagonal, in matrices with at
 # least this part of the entries of the finest one.
 _SEPARATED, _LARGE = 0.25, 0.25
@@ -372,7 +374,7 @@ def _checked_options(A: CSRMatrix, threshold: float, degree: int, single_precisi
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     single = single_precision and A.dtype == np.float64
-    return Options(threshold, degree, np.dtype(np.float32) if single else A.dtype, chosen)
+    return Options(_BELOW * threshold, degree, np.dtype(np.float32) if single else A.dtype, chosen)
 
 
 def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
