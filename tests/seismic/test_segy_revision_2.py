@@ -329,3 +329,44 @@ def test_traces_of_different_lengths_may_fill_a_file_of_equal_ones(tmp_path, ord
     file = SegyFile.inspect(write(path, padded, order=order, minor=minor, more=more, H3503=0, of_trace={"H115": 30}))
     assert file.varying is None and file.traces == TRACES
     np.testing.assert_array_equal(file.read(np.arange(TRACES)), padded)
+
+
+@pytest.mark.serial
+def test_headers_of_a_known_number_of_traces_end_before_the_trailers(tmp_path, monkeypatch):
+    trailers = "((X))".ljust(3200).encode("cp037") * 20
+    path = write(tmp_path / "a.sgy", numbers(40, 100), trailers=trailers, H3503=0, Q3513=100, i3529=20)
+    with monkeypatch.context() as context:
+        context.setattr("collops.seismic.segy.start.walked", None)  # no header but the checked ones is read
+        file = SegyFile.inspect(path)
+    assert file.varying is None and file.traces == 100
+    np.testing.assert_array_equal(file.read(np.arange(100)), numbers(40, 100))
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("lengths", [(60, 40), (40, 60)])
+@pytest.mark.parametrize("fields", [{}, {"Q3513": 100}])
+def test_lengths_that_differ_between_the_checked_headers_are_an_error(tmp_path, lengths, fields):
+    path, values = tmp_path / "a.sgy", numbers(60, 100) + 1
+    content, *parts = (write(path, values[:, :n], H3503=0, **fields).read_bytes() for n in (50, 60, 40))
+    pair = b"".join(
+        parts[(60, 40).index(n)][3600 + row * (240 + 4 * n) :][: 240 + 4 * n]
+        for row, n in zip((34, 35), lengths, strict=True)
+    )
+    begin = 3600 + 34 * 440
+    path.write_bytes(content[:begin] + pair + content[begin + 880 :])
+    file = SegyFile.inspect(path)
+    for reading in (lambda: file.headers("FieldRecord"), lambda: file.read(np.arange(100)), lambda: read(path)):
+        with pytest.raises(InputError, match="traces of different lengths, together as long as traces of 50 samples"):
+            reading()
+    np.testing.assert_array_equal(file.read(np.arange(34)), values[:34, :50])
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("fixed", [0, 1])
+def test_headers_with_more_samples_than_the_file(tmp_path, fixed):
+    path = write(tmp_path / "a.sgy", centred(), H3503=fixed, of_trace={"H115": 60})
+    if fixed:
+        assert any("6 of 6 traces have more than 50 samples in bytes 115" in note for note in read(path).notes)
+    else:
+        with pytest.raises(InputError, match="60 samples in the header of trace 1, but 50 in its binary header"):
+            read(path)

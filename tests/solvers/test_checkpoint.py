@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,11 +38,20 @@ from collops.solvers import (
     minres,
     power_iteration,
 )
-from collops.solvers.checkpoint import Every, Signals, Timer, difference
+from collops.solvers.checkpoint import Every, Signals, Timer, difference, fingerprint
 from collops.solvers.nonlinear import gauss_newton, lbfgs
 from collops.solvers.proximal import L1, L2, Box, admm, admm_l2, linearized_admm, primal_dual, proximal_gradient
 
 from .problems import ROWS, Cubic, assert_close, joined, problem, random_matrix, start
+
+
+@dataclass
+class OneFunction:
+    """A method with one option."""
+
+    f: L2
+    name = "a method"
+
 
 METHODS = {
     "cg": lambda op, y, **run: cg(op.H @ op, op.H @ y, tol=0, **run),
@@ -217,6 +227,25 @@ def test_a_nonlinear_problem_of_other_data_or_bounds(comm, folder):
     assert run(Roots(data), lower=0.1 * x0, niter=2, resume=True).resumed_from == 1
 
 
+@pytest.mark.parametrize("special", [-np.inf, np.nan])
+def test_infinite_bounds_do_not_conceal_the_others(comm, folder, special):
+    op, _, _, y = problem("vstack", comm, "f8")
+    x0 = _start(op, y)
+
+    def bound(factor, value):
+        result = factor * abs(x0)
+        for leaf in result.leaves:
+            leaf.local_array[:1] = value
+        return result
+
+    run = partial(lbfgs, Cubic(op, y), x0, checkpoint=folder)
+    run(lower=bound(-0.1, special), niter=1)
+    for other in (bound(-0.2, special), bound(-0.1, 0.0), bound(-0.1, -1e3), bound(-0.1, np.inf), abs(x0) * -0.1):
+        with pytest.raises(CheckpointError, match="its option lower is"):
+            run(lower=other, niter=2, resume=True)
+    assert run(lower=bound(-0.1, special), niter=2, resume=True).resumed_from == 1
+
+
 def test_where_nothing_is_yet(comm, folder):
     op, _, _, y = problem("vstack", comm, "f8")
     result = cgls(op, y, niter=3, tol=0, checkpoint=folder / "a" / "b", resume=True)
@@ -284,6 +313,7 @@ def test_other_functions_are_refused(comm, folder):
         ("f", (L2(op, y), g)),
         ("f", (L2(op, y, q=x0, qgrad=False), g)),
         ("g", (f, Box(-0.1 * abs(x0)))),
+        ("g", (f, Box(2.0 * lower))),
         ("g", (f, Box(lower, 1.0 + abs(x0)))),
         ("g", (f, 2.0 * L1(0.1 * abs(x0)))),
     ]:
@@ -291,6 +321,19 @@ def test_other_functions_are_refused(comm, folder):
             run(*others, 3)
     assert run(f, g, 3).resumed_from == 2  # f has been used
     assert run(L2(op, y, q=x0), g, 4).resumed_from == 3
+
+
+@pytest.mark.serial
+def test_a_function_of_python_is_one_in_the_fingerprint(comm):
+    y = full(Layout.split((3,), 1), 1.0)
+
+    def of(niter):
+        described = fingerprint(OneFunction(L2(b=y, niter=niter)), None, y, None)
+        return described["options"]["f"]["_niter"]
+
+    assert of(3) == 3
+    assert of(lambda k: 3) == of(lambda k: 9) == {"type": "function"}  # its values are not known
+    assert of(abs) == {"type": "builtin_function_or_method"}
 
 
 def test_what_is_given_for_each_iteration_may_be_longer():

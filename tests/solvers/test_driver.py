@@ -14,6 +14,7 @@ from collops.array import StackedArray, dots, from_global, full, ones, zeros
 from collops.errors import InputError
 from collops.operators import BlockDiag, Diagonal, Identity
 from collops.solvers import CG, CGLS, LSQR, Status, cg, cgls, lsqr, solve
+from collops.solvers.components import numbers_of_option
 from collops.solvers.driver import open_progress
 from collops.solvers.iterative_thresholding import prepare
 from collops.solvers.power import PowerIteration
@@ -279,3 +280,26 @@ def test_a_singular_operator_does_not_break_down(comm):
     for result in (cgls(op, y, niter=5, tol=0), cg(op, op.H @ y, niter=5, tol=0), lsqr(op, y, niter=5)):
         assert_close(result.x.local_array, [1.0, 0.0])
         assert result.status.successful
+
+
+@pytest.mark.serial
+def test_numbers_of_options_are_those_of_this_package():
+    @dataclasses.dataclass
+    class Foreign:
+        rank: int = 3
+
+    one = full((3,), 1.0)
+    for option, numbers in [
+        (np.array([0.5, 0.25]), [0.5, 0.25]),
+        ((1, "a"), [1, "a"]),
+        (L1(0.5), {"type": "L1", "_sigma": 0.5}),
+        (StepSizes("tau", 0.5, 3), {"type": "StepSizes", "varies": False, "_sizes": [0.5]}),
+        (one, None),
+        (abs, None),
+        (Foreign(), None),  # its numbers may differ between ranks
+        (Foreign, None),
+        (CG, None),
+    ]:
+        assert numbers_of_option(option) == numbers
+    assert numbers_of_option(CG(damp=0.5))["damp"] == 0.5
+    assert {"_sigma": 1.0, "_niter": None}.items() <= numbers_of_option(L2(b=one, niter=abs)).items()

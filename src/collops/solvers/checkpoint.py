@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from collops.array import Array, DistributedArray, Layout, StackedArray, dots, random
+from collops.array import Array, DistributedArray, Layout, StackedArray, dots, random, where, zeros_like
 from collops.backend import Engine
 from collops.comm import Communicator
 from collops.errors import CheckpointError, InputError, Interrupted
@@ -363,6 +363,7 @@ class Timer:
 
 
 _SEED = 5
+_NOT_FINITE = "not finite"
 
 
 def fingerprint(method: Any, operator: LinearOperator | None, data: Array, x0: Array | None) -> dict[str, Any]:
@@ -419,17 +420,34 @@ def _probe(operator: LinearOperator, data: Array) -> Array:
 
 
 def _numbers_of(array: Array) -> dict[str, Any]:
-    """Return shape, dtype, norm and a random projection of an array. Collective."""
+    """Return shape, dtype, norm and a random projection of an array. Collective.
+
+    If elements are infinite or NaN, as in bounds, norm and projection are those of the others, and the kinds of these
+    elements have norms and projections of their own: otherwise one of them would conceal all others.
+    """
+    numbers = {"shapes": _shapes(array.layout), "dtype": array.dtype.name, **_measured(array)}
+    if np.isfinite(numbers["norm"]):
+        return numbers
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    kinds = [_measured(_kinds(part)) for part in parts]
+    return {**numbers, **_measured(where(abs(array) < np.inf, array, 0)), _NOT_FINITE: kinds}
+
+
+def _measured(array: Array) -> dict[str, Any]:
+    """Return the norm and a random projection of an array. Collective."""
     dtype = array.dtype if array.dtype.kind in "fcV" else np.dtype(np.float64)
     other = random(array.layout, seed=_SEED + 1, comm=array.comm, dtype=dtype, engine=array.engine)
     square, projection = dots(*consistent((array, array), (other, array)))
     value = complex(array.engine.to_host(projection))
-    return {
-        "shapes": _shapes(array.layout),
-        "dtype": array.dtype.name,
-        "norm": float(np.sqrt(abs(complex(array.engine.to_host(square))))),
-        "projection": [value.real, value.imag],
-    }
+    norm = float(np.sqrt(abs(complex(array.engine.to_host(square)))))
+    return {"norm": norm, "projection": [value.real, value.imag]}
+
+
+def _kinds(array: Array) -> Array:
+    """Return 1 for infinity, -1 for minus infinity, 2 for NaN, and 0 for other numbers."""
+    zero = zeros_like(array)
+    infinite = where(array >= np.inf, zero + 1, where(array <= -np.inf, zero - 1, zero))
+    return where(abs(array) <= np.inf, infinite, zero + 2)
 
 
 def _shapes(layout: Any) -> list[list[int]]:
@@ -441,14 +459,22 @@ def _alike_numbers(saved: Mapping[str, Any] | None, present: Mapping[str, Any] |
         return saved is present
     if saved["shapes"] != present["shapes"] or saved.get("domain") != present.get("domain"):
         return False
+    kinds = saved.get(_NOT_FINITE, []), present.get(_NOT_FINITE, [])
+    if len(kinds[0]) != len(kinds[1]):
+        return False
+    pairs = [(saved, present), *zip(*kinds, strict=True)]
+    return all(_same_measures(before, now, tolerance) for before, now in pairs)
+
+
+def _same_measures(saved: Mapping[str, Any], present: Mapping[str, Any], tolerance: float) -> bool:
     limit = 4 * tolerance * max(saved["norm"], present["norm"])
     numbers = zip([saved["norm"], *saved["projection"]], [present["norm"], *present["projection"]], strict=True)
     return all(_near(before, now, limit) for before, now in numbers)
 
 
 def _near(before: float, now: float, limit: float) -> bool:
-    """Return whether two numbers differ by at most a limit; bounds may be infinite, and their projections NaN."""
-    return before == now or (before != before and now != now) or abs(before - now) <= limit < np.inf
+    """Return whether two numbers, which may be infinite, differ by at most a limit."""
+    return before == now or abs(before - now) <= limit < np.inf
 
 
 def _options(method: object) -> dict[str, Any]:

@@ -80,8 +80,7 @@ def forward(columns, strips, image, tables, form, fields, choices, choice_rows, 
         index = np.empty((_RECEIVERS_PER_TASK, _PIECE + PADDING), np.uint32)
         near = np.empty((_RECEIVERS_PER_TASK, _PIECE + PADDING), image.dtype)
         far = np.empty_like(near)
-        weight = np.empty(_PIECE, image.dtype)
-        length = np.empty(_PIECE, image.dtype)
+        weight, length = np.empty(_PIECE, image.dtype), np.empty(_PIECE, image.dtype)
         size = _PIECE if is_coarse else 0
         source_times, receiver_times = np.empty(size, times.dtype), np.empty(size, times.dtype)
         scratch, line = np.empty(size, coarse[0].dtype), np.empty(nodes[1][2] if is_coarse else 0, coarse[0].dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from collops.seismic.segy.layout import (
     SAMPLE_TYPES,
     TEXT_BYTES,
     TEXTS,
+    TRACE_COUNT,
     TRACES,
     TRAILERS,
     UNITS,
@@ -49,6 +50,7 @@ from collops.seismic.segy.start import (
     end_of_texts,
     start_of,
     varying_traces,
+    walked,
 )
 from collops.seismic.streams import Location, Source, located, opened, read_exactly
 from collops.seismic.su import is_su, su_sampling
@@ -79,6 +81,9 @@ class SegyFile:
     varying: np.ndarray | None = None
     # First byte and type (such as ``"i4"``) of fields of the trace headers that are not at their standard place.
     places: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # End of the traces in the file and their number in the binary header, or 0, if the file does not specify that they
+    # have equal lengths.
+    unfixed: tuple[int, int] | None = None
 
     @classmethod
     def inspect(cls, path: Source) -> SegyFile:
@@ -122,11 +127,10 @@ class SegyFile:
         length = lengths[fits.index(True)] if any(fits) else lengths[0]
         varying, header_sizes = None, [HEADER_BYTES * (1 + extra) for extra in counts]
         header_bytes = header_sizes[lengths.index(length)]
-        found = None
+        found = unfixed = None
         if revision > 0 and not number(FIXED, 2):
-            size_of_traces = body if not trace_count else size - first
-            equal = length if any(fits) else None
-            found = varying_traces(path, endian, first, size_of_traces, header_sizes, samples, code, trace_count, equal)
+            unfixed, equal = (first + body, trace_count), length if any(fits) else None
+            found = varying_traces(path, endian, first, body, header_sizes, samples, code, trace_count, equal)
         if found is not None:
             header_bytes, varying = found
             samples, trace_count = int(varying[0].max()), varying.shape[1]
@@ -150,6 +154,7 @@ class SegyFile:
             header_bytes,
             long_interval > 0,
             varying,
+            unfixed=unfixed,
         )
 
     def text(self) -> str:
@@ -187,6 +192,7 @@ class SegyFile:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
         for first in range(0, self.traces, _HEADERS_AT_A_TIME):
             raw = self._read(np.arange(first, min(first + _HEADERS_AT_A_TIME, self.traces)), width)
+            self._check_lengths(raw)
             for name, (byte, kind) in places.items():
                 # Bytes after 180 of SU have other meanings.
                 known = byte <= LAST_OF_SU or name in self.places or not is_su(self.path)
@@ -251,7 +257,9 @@ class SegyFile:
             for start in range(rows.start, rows.stop, step):
                 stop = min(start + step, rows.stop)
                 raw = self._read([first + start - rows.start], (stop - start) * self._trace_bytes)
-                result[start:stop] = self._values(raw.reshape(stop - start, -1)[:, self.header_bytes :])
+                raw = raw.reshape(stop - start, -1)
+                self._check_lengths(raw)
+                result[start:stop] = self._values(raw[:, self.header_bytes :])
         return result
 
     def counts(self, traces: np.ndarray, in_headers: np.ndarray, notes: list[str]) -> np.ndarray:
@@ -259,12 +267,26 @@ class SegyFile:
 
         `in_headers` are the numbers in their headers (bytes 115 to 116). If they differ and are smaller than the number
         of samples in the file, they apply if only zeros follow; a sentence is added to `notes`.
+
+        Raises InputError if they are larger, unless all traces have equal lengths by the binary header or the format:
+        then only `notes` tells it.
         """
         if self.varying is not None:
             counts = self.varying[0, traces]
             notes.append(f"{self.path} has traces of {counts.min()} to {counts.max()} samples")
             return counts
         counts = in_headers % 0x10000
+        if self.samples <= 0xFFFF and (longer := np.flatnonzero(counts > self.samples)).size:
+            if self.unfixed is not None:
+                raise InputError(
+                    f"{self.path} has {counts[longer[0]]} samples in the header of trace {traces[longer[0]] + 1}, but "
+                    f"{self.samples} in its binary header: correct bytes 115 to 116, or write 1 into bytes 3503 to "
+                    f"3504 if all traces have {self.samples}"
+                )
+            notes.append(
+                f"{len(longer)} of {len(traces)} traces have more than {self.samples} samples in bytes 115 to 116, "
+                "which are not used: traces of this file have equal lengths"
+            )
         counts = np.where((counts == 0) | (counts > self.samples), self.samples, counts)
         short = np.flatnonzero(counts < self.samples)
         if self.samples > 0xFFFF or np.ptp(counts) == 0:
@@ -277,6 +299,29 @@ class SegyFile:
                 return np.full(len(traces), self.samples)
         notes.append(f"{ends}: the zeros that follow are not data")
         return counts
+
+    def _check_lengths(self, raw: np.ndarray) -> None:
+        """Raise InputError if headers, (traces, bytes), show that traces have different lengths.
+
+        `inspect` reads some headers only, between which longer and shorter traces may be as long as equal ones.
+        """
+        if self.unfixed is None or self.varying is not None:
+            return
+        counts = numbers_in(raw, TRACE_COUNT, "i2", self.endian) % 0x10000
+        if not np.isin(counts, (0, self.samples, self.samples & 0xFFFF)).all() and self._has_other_lengths:
+            raise InputError(
+                f"{self.path} has traces of different lengths, together as long as traces of {self.samples} samples: "
+                "pad them with zeros to equal lengths"
+            )
+
+    @cached_property
+    def _has_other_lengths(self) -> bool:
+        """Whether the numbers of samples in the trace headers lead from the first trace to the end of the last one."""
+        end, count = self.unfixed or (0, 0)
+        itemsize = np.dtype(SAMPLE_TYPES[self.format]).itemsize
+        with opened(self.path) as file:
+            found = walked(file, self.endian, self.first, end, self.header_bytes, itemsize, 0, count)
+        return found is not None
 
     def _values(self, samples: np.ndarray) -> np.ndarray:
         """Return the numbers that the bytes of samples, (traces, bytes), represent."""

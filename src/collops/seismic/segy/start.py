@@ -105,26 +105,41 @@ def varying_traces(
     have another number of samples, and those of all traces of different lengths have one.
     """
     with opened(path) as file:
-        if equal is not None and not _has_other_counts(file, endian, first, size, header_sizes, samples, equal):
+        if equal is not None and not _has_other_counts(file, endian, first, size, header_sizes, samples, count, equal):
             return None
         for header_bytes in dict.fromkeys(header_sizes):
-            itemsize, position, end, found = np.dtype(SAMPLE_TYPES[code]).itemsize, first, first + size, []
-            while position + header_bytes <= end and (not count or len(found) < count):
-                number = _count_at(file, position, header_bytes, endian) or (samples if equal is None else 0)
-                if not number:
-                    break
-                found.append((number, position))
-                position += header_bytes + number * itemsize
-            if found and position <= end and (len(found) == count if count else position == end):
-                return header_bytes, np.array(found, dtype=np.int64).T
+            itemsize, default = np.dtype(SAMPLE_TYPES[code]).itemsize, samples if equal is None else 0
+            found = walked(file, endian, first, first + size, header_bytes, itemsize, default, count)
+            if found is not None:
+                return header_bytes, found
     return None
 
 
+def walked(
+    file: Any, endian: str, first: int, end: int, header_bytes: int, itemsize: int, default: int, count: int
+) -> np.ndarray | None:
+    """Return the number of samples and the first byte of each trace, ``(2, traces)``, from one header to the next.
+
+    Headers without a number of samples have `default`, and end the traces if it is 0. The result is None unless the
+    traces are `count`, or, if that is 0, end at byte `end`.
+    """
+    position, found = first, []
+    while position + header_bytes <= end and (not count or len(found) < count):
+        number = _count_at(file, position, header_bytes, endian) or default
+        if not number:
+            break
+        found.append((number, position))
+        position += header_bytes + number * itemsize
+    complete = found and position <= end and (len(found) == count if count else position == end)
+    return np.array(found, dtype=np.int64).T if complete else None
+
+
 def _has_other_counts(
-    file: Any, endian: str, first: int, size: int, header_sizes: Sequence[int], samples: int, equal: int
+    file: Any, endian: str, first: int, size: int, header_sizes: Sequence[int], samples: int, count: int, equal: int
 ) -> bool:
     """Return whether the header of one of some traces of equal length has another number of samples."""
-    checked = np.unique(np.linspace(0, size // equal - 1, _CHECKED).astype(int)).tolist()
+    traces = count or size // equal  # what follows a known number of traces are data trailers
+    checked = np.unique(np.linspace(0, traces - 1, _CHECKED).astype(int)).tolist()
     counts = [_count_at(file, first + equal * trace, max(header_sizes), endian) for trace in checked]
     return not {0, samples, samples & 0xFFFF}.issuperset(counts)
 
