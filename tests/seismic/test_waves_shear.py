@@ -157,6 +157,18 @@ def test_windows_raise_the_errors_of_one_on_all_ranks(comm):
             use(fast)
 
 
+def test_shear_velocities_whose_squares_are_no_normal_numbers(comm):
+    """As in a fluid, without a warning: their moduli have no reciprocals."""
+    grid, geometry, own = solid_problem(2, 4, shots=1, samples=12)
+    F = elastic_propagator(grid, geometry, own, comm=comm, **NUMPY)
+    (v, shear), _, data = stacks_of(F, own["shear_velocity"])
+    fluid, tiny = (collops.StackedArray([v, 0 * shear + value]) for value in (0.0, 1e-160))
+    assert float((F(tiny) - F(fluid)).norm()) <= 1e-14 * float(F(fluid).norm())
+    image, expected = (F.jacobian(model).adjoint(data) for model in (tiny, fluid))
+    assert float((image[0] - expected[0]).norm()) <= 1e-14 * float(expected[0].norm())
+    assert np.isfinite(image[1].local_array).all()
+
+
 def test_unusable_models(comm):
     grid, geometry, own = solid_problem(2, 4, shots=1, samples=5)
     F = elastic_propagator(grid, geometry, own, comm=comm, **NUMPY)
