@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 import collops
-from collops.comm import reclaim
+from collops.comm import reclaim, symmetric
 from collops.comm.parts import Part
 
 PIECE = 1 << 20
@@ -45,8 +47,9 @@ def test_parts_share_a_piece_until_it_is_full(near):
     for value, part in enumerate(made):
         assert filled(near, part, 7 + value) == [7 + value] * len(part.local)
     assert made[1].local.tolist() == [8] * 300
-    large = [Part(near, PIECE, "numpy") for _ in range(2)]
-    assert len(near.cache[Part, "numpy"]) == 2
+    large = [Part(near, PIECE // 8 + 1, "numpy") for _ in range(2)]
+    assert [len(piece.ends) for piece in near.cache[Part, "numpy"]] == [4, 1, 1]
+    assert all(piece.memory.local.nbytes < PIECE // 4 for piece in near.cache[Part, "numpy"][1:])
     for part in (*large, *made):
         part.free()
         part.free()
@@ -75,3 +78,15 @@ def test_parts_that_only_some_ranks_have_dropped_are_kept(near):
     assert offset(near, again) == 768
     assert near.rank or kept[0].local.tolist() == [5] * 600
     again.free()
+
+
+def test_a_part_alone_where_memory_for_a_piece_is_lacking(near, monkeypatch):
+    free = near.size * PIECE // 2
+    monkeypatch.setattr(symmetric.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    part = Part(near, 1000, "numpy")
+    assert filled(near, part, 3) == [3] * 1000
+    (piece,) = near.cache[Part, "numpy"]
+    assert piece.memory.local.nbytes < PIECE // 2
+    part.free()
+    with pytest.raises(MemoryError, match=f"has {free} free"):
+        Part(near, 2 * free, "numpy")

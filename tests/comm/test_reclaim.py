@@ -176,8 +176,7 @@ def test_automatic_exchanges_take_messages_before_windows_run_out(comm, one_host
     """The limit of one rank holds for all."""
     if comm.size == 1:
         pytest.skip("a single rank needs no windows")
-    monkeypatch.setattr(parts, "_PARTS", 0)
-    monkeypatch.setattr(parts, "_MIN_PIECE", 0)  # a window for each exchange
+    monkeypatch.setattr(parts, "_SHARED", 0)  # a window for each exchange
     moved(comm, ring(comm), 0)  # makes the communicator of all windows
     for _ in range(2):  # frees the exchange, and then its window
         comm.split(0)

@@ -11,7 +11,7 @@ from scipy import sparse
 import collops
 from collops import profile
 from collops.backend import engine
-from collops.comm.parts import Part
+from collops.comm import symmetric
 from collops.errors import InputError
 from collops.exchange import TRANSPORTS, StarForest, possible_transports
 from collops.extend.exchanges import Exchange
@@ -229,14 +229,10 @@ def test_auto_takes_the_next_one_where_a_host_cannot_have_the_first(comm, monkey
     if len(possible) < 2 or comm.size == 1:
         pytest.skip("needs ranks that share memory")
 
-    make, scarce = Part.__init__, comm.nodes[0]  # one of the hosts has no memory
-
-    def little_memory(self, *arguments):
-        if comm.nodes[comm.rank] == scarce:
-            raise MemoryError("no window")
-        make(self, *arguments)
-
-    monkeypatch.setattr(Part, "__init__", little_memory)
+    lack, scarce = symmetric._lack_of, comm.nodes[0]  # one of the hosts has no memory
+    monkeypatch.setattr(
+        symmetric, "_lack_of", lambda size: MemoryError("no window") if comm.nodes[comm.rank] == scarce else lack(size)
+    )
     following = (comm.rank + 1) % comm.size
     forest = StarForest(comm, 1, None, [following], [0])
     assert forest.bcast(np.array([comm.rank])).tolist() == [following]

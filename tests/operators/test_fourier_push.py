@@ -27,6 +27,7 @@ from .problems import assert_close, views_of_repeated_calls
 
 def start(copy, memory, array):
     """Do on the host what the kernel of a copy does on a GPU, in rows of bytes."""
+    assert array.itemsize == copy._itemsize and copy.arguments(array.strides, 0) is not None
     for (rank, box, local), strides, offset in zip(copy._boxes, copy._strides, copy._offsets, strict=True):
         np.ndarray(extent(box), array.dtype, memory[rank], offset, strides)[...] = array[local]
     return SimpleNamespace(wait=lambda: None)
@@ -76,13 +77,11 @@ def check(op, comm) -> None:
     assert op.dottest()
 
 
-def pushes(op) -> bool:
-    """Whether the steps of an operator, which has been applied, write to other ranks."""
+def pushed(op) -> list[push.Push]:
+    """The steps of an operator, which has been applied, that write to other ranks."""
     (workspace,) = op._workspaces.values()
-    return any(
-        isinstance(getattr(step.apply, "__self__", None), push.Push)
-        for step in op._programs(workspace.complex.itemsize)[0]
-    )
+    owners = [getattr(step.apply, "__self__", None) for step in op._programs(workspace.complex.itemsize)[0]]
+    return [owner for owner in owners if isinstance(owner, push.Push)]
 
 
 @pytest.mark.parametrize("dtype", ["c8", "c16"])
@@ -94,15 +93,26 @@ def test_one_move(comm, monkeypatch, shape, axes, count, dtype):
     monkeypatch.setattr(push, "_COUNT", count)
     op = FFTND(shape, axes, dtype=dtype, comm=comm)
     check(op, comm)
-    assert comm.size == 1 or pushes(op)
+    assert comm.size == 1 or pushed(op)
 
 
-@pytest.mark.parametrize("axis", [1, 2])
-def test_rows_are_cut_on_the_other_side(comm, axis):
-    """Where the transforms before the move are along them, and not at all where those on both sides are."""
-    layout = Layout.split((7, 6, 9), comm.size, axis)
-    for axes in ((1, 2), (0, 1, 2)):
-        check(FFTND(layout, axes, dtype="c16", comm=comm), comm)
+@pytest.mark.parametrize(
+    ("axis", "axes", "sent", "arrived"),
+    [
+        (0, (0, 1), 4, 1),
+        (1, (0, 1), 1, 4),  # the transform before the move is along the rows
+        (1, (1,), 1, 4),  # there is none before it
+        (0, (0,), 1, 1),  # the only transform is along the rows
+        (2, (1, 2), 4, 1),
+    ],
+)
+def test_which_rows_are_cut(comm, axis, axes, sent, arrived):
+    op = FFTND(Layout.split((9, 8, 7), comm.size, axis), axes, dtype="c16", comm=comm)
+    check(op, comm)
+    if comm.size > 1:
+        (step,) = pushed(op)
+        assert (len(step.there.sent), len(step.there.arrived)) == (sent, arrived)
+        assert (len(step.back.sent), len(step.back.arrived)) == (arrived, sent)
 
 
 def test_every_layout(comm):
@@ -115,14 +125,21 @@ def test_every_layout(comm):
 
 
 def test_other_steps_around_it(comm):
-    """Transforms that are real, shift, or change an extent; both numbers of bytes."""
-    for options in ({"real": True}, {"fftshift_after": True}, {"nffts": (12, 50)}):
+    """Transforms that are real, shift, or change an extent; both numbers of bytes; a move of real numbers."""
+    split = Layout.split((9, 43), comm.size, 1)
+    for dims, options in (
+        ((9, 43), {"real": True}),
+        ((9, 43), {"fftshift_after": True}),
+        ((9, 43), {"nffts": (12, 50)}),
+        (split, {"real": True}),
+        (split, {"real": True, "nffts": (12, 50)}),
+    ):
         for dtype in ("f4", "f8"):
-            op = FFT2D((9, 43), dtype=dtype, comm=comm, **options)
+            op = FFT2D(dims, dtype=dtype, comm=comm, **options)
             x, y = values(op.dims, op.rdtype, 1), values(op.dimsd, op.cdtype, 2)
             with pytest.MonkeyPatch.context() as alone:
                 alone.setattr(operator, "should_pipeline", lambda nbytes, workspace: False)
-                whole = FFT2D((9, 43), dtype=dtype, comm=comm, **options)
+                whole = FFT2D(dims, dtype=dtype, comm=comm, **options)
                 forward = whole.forward(from_global(x, op.domain, comm=comm)).gather()
                 adjoint = whole.adjoint(from_global(y, op.range, comm=comm)).gather()
             assert_close(op.forward(from_global(x, op.domain, comm=comm)).gather(), forward, op.cdtype)

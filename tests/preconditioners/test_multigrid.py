@@ -22,7 +22,7 @@ from collops.preconditioners import chebyshev, jacobi, multigrid, smoother
 from collops.preconditioners.aggregates import aggregate, graph_of
 from collops.preconditioners.prolongation import filtered, tentative
 from collops.preconditioners.spectrum import largest_eigenvalue
-from collops.preconditioners.weak import separated
+from collops.preconditioners.weak import has_signs_of_m_matrix, separated
 from collops.solvers import Status, cg
 
 from .matrices import poisson
@@ -308,8 +308,35 @@ def test_iterations_do_not_grow_with_the_size(comm):
     iterations = []
     for n in (11, 20):
         A = split(cube_of_27_points(n), comm)
-        iterations.append(cg(A, collops.random(A.range, seed=1, comm=comm), rtol=1e-8, M=multigrid(A)).iterations)
+        result = cg(A, collops.random(A.range, seed=1, comm=comm), niter=60, rtol=1e-8, M=multigrid(A))
+        assert result.status is Status.CONVERGED
+        iterations.append(result.iterations)
     assert iterations[1] <= iterations[0] + 1
+
+
+@pytest.mark.parametrize("directions", ["crossed", "fractures"])
+def test_pairs_do_not_use_up_the_complexity_of_coarser_levels(comm, directions):
+    """Points of two unknowns, which strong entries connect only to each other: one has lines in x, the other in y.
+
+    Or one has both, and the other neither, as a medium of dual porosity.
+    """
+    iterations = []
+    for n in (26, 48):
+        one, first, second = sp.eye_array(n), np.diag([1.0, 0.0]), np.diag([0.0, 1.0])
+        along, across = sp.kron(one, line(n)), sp.kron(line(n), one)
+        if directions == "crossed":
+            weak = 0.1 * sp.kron(along, first) + 0.1 * sp.kron(across, second)
+        else:
+            weak = 0.05 * sp.kron(along + across, first) + 1e-3 * sp.kron(sp.eye_array(n * n), second)
+        matrix = sp.csr_array(weak + sp.kron(sp.eye_array(n * n), np.array([[1.0, -1.0], [-1.0, 1.0]])))
+        matrix.eliminate_zeros()
+        A = split(matrix, comm)
+        M = multigrid(A)
+        assert M.rows[1] == n * n and M.operator_complexity < 1.9
+        result = cg(A, collops.random(A.rows, seed=1, comm=comm), niter=60, rtol=1e-8, M=M)
+        assert result.status is Status.CONVERGED
+        iterations.append(result.iterations)
+    assert iterations[1] <= iterations[0] + 1 <= 11
 
 
 def test_elasticity_needs_its_rotations(comm, monkeypatch):
@@ -475,6 +502,44 @@ def test_refresh_adapts_to_weak_entries(comm, monkeypatch):
     np.testing.assert_allclose(
         result.x.gather(), scipy.sparse.linalg.spsolve(plane(24, 0.1).tocsc(), y.gather()), atol=1e-5
     )
+
+
+def test_refresh_does_not_separate_entries_of_both_signs(comm, monkeypatch):
+    """Without the weak negative entries, the other part of the matrix need not be positive."""
+    monkeypatch.setattr(multigrid_module, "_DENSE", 60)
+    matrix = plane(20, 0.1)
+    M = multigrid(split(matrix, comm))
+    assert M._levels[0].aggregation.separates
+    changed = matrix.tolil()
+    for i in range(0, 380, 40):
+        changed[range(i, i + 20), range(i + 20, i + 40)] = changed[range(i + 20, i + 40), range(i, i + 20)] = 0.1
+    M.refresh(split(sp.csr_array(changed), comm))
+    level, following = M._levels[:2]
+    P = dense(level.prolongation)
+    np.testing.assert_allclose(dense(following.matrix), P.T @ changed.toarray() @ P, atol=1e-13)
+    M.refresh(split(matrix, comm))
+    expected, x = multigrid(split(matrix, comm)), collops.random(M.domain, seed=1, comm=comm)
+    np.testing.assert_allclose((M @ x).gather(), (expected @ x).gather(), atol=1e-12)
+
+
+def test_signs_are_asked_outside_of_the_diagonal(comm):
+    """Rows of zeros do not count for positive entries in other rows."""
+    matrix = sp.block_diag([plane(12), sp.csr_array((50, 50))], format="lil")
+    assert has_signs_of_m_matrix(split(sp.csr_array(matrix), comm))
+    matrix[3, 70] = matrix[70, 3] = 0.1
+    assert not has_signs_of_m_matrix(split(sp.csr_array(matrix), comm))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rounding_does_not_make_entries_at_the_threshold_weak(comm, request, compiled):
+    if compiled:
+        request.getfixturevalue("loops")
+    matrix = plane(30, 0.25)
+    rounded = sp.csr_array(sp.tril(matrix) + (1 - 1e-15) * sp.triu(matrix, 1))  # so that (i, j) and (j, i) differ
+    expected, M = (multigrid(split(each, comm)) for each in (matrix, rounded))
+    assert (M.rows, M.entries) == (expected.rows, expected.entries)
+    x = collops.random(M.domain, seed=1, comm=comm)
+    np.testing.assert_allclose((M @ x).gather(), (expected @ x).gather(), rtol=1e-11, atol=1e-11)
 
 
 def test_errors_of_refresh(comm):

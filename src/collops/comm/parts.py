@@ -1,13 +1,14 @@
-"""Parts of symmetric memory: exchanges share larger pieces of it, because making and freeing a piece is collective.
+"""Parts of symmetric memory: small exchanges share pieces of it, because making and freeing a piece is collective.
 
 The ranks of a communicator take and return parts in the same order, so that each of them computes the same offsets
-without messages. A part is returned by :meth:`Part.free`, or like other collective resources (see
-:mod:`collops.comm.reclaim`) when these ranks next make a piece or a communicator, after no rank refers to it. A piece
-is freed with its last part.
+without messages. Large parts have pieces of their own, so that small ones do not keep their memory. A part is returned
+by :meth:`Part.free`, or like other collective resources (see :mod:`collops.comm.reclaim`) when these ranks next make a
+piece or a communicator, after no rank refers to it. A piece is freed with its last part.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -19,8 +20,8 @@ from collops.comm.reclaim import free, free_when_unreachable, is_owned
 from collops.comm.symmetric import Symmetric
 
 _ALIGNMENT = 256
-_MIN_PIECE, _MAX_PIECE = 1 << 20, 32 << 20  # bytes of a piece; larger parts have pieces of their own
-_PARTS = 8  # of the size of its first part, in a piece
+_PIECE = 1 << 20  # bytes of a piece that parts share
+_SHARED = _PIECE // 8  # bytes of a part that shares one, at most
 
 
 class _Piece(NamedTuple):
@@ -61,11 +62,10 @@ class Part:
     def __init__(self, comm: AnyCommunicator, nbytes: int, engine: str) -> None:
         pieces: list[_Piece] = comm.cache.setdefault((Part, engine), [])
         size = -(-max(nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
-        places = ((piece, piece.start_for(size)) for piece in pieces)
+        places = ((piece, piece.start_for(size)) for piece in pieces if size <= _SHARED)
         piece, start = next(((piece, start) for piece, start in places if start is not None), (None, 0))
         if piece is None:
-            extent = max(size, min(_PARTS * size, _MAX_PIECE), _MIN_PIECE)
-            piece = _Piece(comm.symmetric(extent, np.uint8, engine=engine), {})
+            piece = _Piece(_symmetric(comm, size, engine), {})
             pieces.append(piece)
         piece.ends[start] = start + size
         self._comm, self._memory, self._bytes = comm, piece.memory, slice(start, start + nbytes)
@@ -87,6 +87,14 @@ class Part:
             self._memory._wait("returning a part of symmetric memory")
             self._comm.barrier()
             free(self._key)
+
+
+def _symmetric(comm: AnyCommunicator, size: int, engine: str) -> Symmetric:
+    """Return memory for a piece whose first part has `size` bytes. Collective."""
+    if size <= _SHARED:
+        with suppress(MemoryError):  # on all ranks, which then try the part alone
+            return comm.symmetric(_PIECE, np.uint8, engine=engine)
+    return comm.symmetric(size, np.uint8, engine=engine)
 
 
 def _return_part(pieces: list[_Piece], piece: _Piece, start: int) -> None:

@@ -48,7 +48,9 @@ _HEADROOM = 2.0**-20  # maximum of products with random vectors, in units of the
 _BYTES_OF_AN_ENTRY, _BYTES_OF_A_ROW, _BYTES_OF_A_ROW_ON_DEVICES = 24, 400, 550
 _SMALL = 4_000  # maximum number of rows of a matrix that is not set up on devices, whose launches would take longer
 _SLOW = 0.8  # a matrix with more than this part of the rows of the finer one ends the hierarchy
-_COMPLEXITY = 1.5  # aggregates become larger until the operator complexity is smaller
+_COMPLEXITY = 1.5  # aggregates become larger until the complexity is smaller, of all levels or from one level on
+# Entries at the threshold are strong whatever their rounding, which on coarse levels is not the same in both triangles.
+_BELOW = 1 - 2.0**-12
 # Weak entries are separated if they are at least this part of the entries outside of the diagonal, in matrices with at
 # least this part of the entries of the finest one.
 _SEPARATED, _LARGE = 0.25, 0.25
@@ -161,8 +163,8 @@ def multigrid(
     Raises
     ------
     InputError
-        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal is not positive, its entries
-        are not finite or too large, or the set-up would need more memory than there is.
+        On every rank, if an argument is out of range, `A` is not Hermitian, its diagonal has negative entries, its
+        entries are not finite or too large, or the set-up would need more memory than there is.
     LayoutError, UnsupportedTypeError
         As for :func:`block_jacobi`, or on every rank if `block` does not divide a rank's rows.
 
@@ -172,8 +174,9 @@ def multigrid(
     move to fewer ranks; the coarsest matrix is inverted on every rank, by a pseudo-inverse if it is singular. Sums on
     devices have the order of Numba's loops on hosts, so that a set-up repeats its bits.
 
-    The operator complexity is below 1.5. Weak entries of M-matrices add to the coarse matrix without smoothed
-    prolongations, which would make it dense, and aggregates become larger where this does not suffice.
+    The operator complexity is usually below 1.5. Weak entries of M-matrices add to the coarse matrix without smoothed
+    prolongations, which would make it dense, and aggregates become larger where this does not suffice. The complexity
+    is higher, 1.6 to 1.9 with pairs, if strong entries connect only small groups of points.
 
     Examples
     --------
@@ -250,10 +253,10 @@ class Multigrid(LinearOperator):
         """Become the multigrid of a matrix with other values in the same positions. Collective.
 
         Aggregates are kept, and everything else is computed as by :func:`multigrid`. The result is a new multigrid but
-        for rounding if the strong entries are the same (see `threshold`); after a large change of coefficients a new
-        multigrid may converge faster, and if weak entries become strong, the operator complexity may exceed 1.5. The
-        first call stores the patterns of products, so that later calls take less
-        than half of the time of a set-up.
+        for rounding if the same entries are strong (see `threshold`) and weak, in the same order of strength, and keep
+        their signs. After a large change of coefficients a new multigrid may converge faster, and if weak entries
+        become strong, or positive in an M-matrix, the operator complexity may exceed 1.5. The first call stores the
+        patterns of products, so that later calls take less than half of the time of a set-up.
 
         Programs that were compiled by JAX before contain the old values. Solvers record CUDA graphs in each call.
 
@@ -298,12 +301,12 @@ class Multigrid(LinearOperator):
                     "the matrix has entries in other positions than the matrix of the set-up: set up a new multigrid"
                 )
         _check_hermitian(A)
-        levels = []
+        levels, signs = [], has_signs_of_m_matrix(A)
         for level in self._levels:
             rows = _algebra_of(A).merged_rows(A)
             graph = graph_of(A, rows, 1) if level.aggregation.block == 1 else None
             parts = None
-            if graph is not None and level.aggregation.separates:
+            if graph is not None and level.aggregation.separates and signs:
                 parts = separated(A, rows, graph, self._options.threshold)
             analysis = _analysis(A, rows, graph, self._options)
             following, A = _coarsened(A, analysis, parts, level.aggregation, self._options, again=True)
@@ -371,7 +374,7 @@ def _checked_options(A: CSRMatrix, threshold: float, degree: int, single_precisi
     if threshold > 1:
         raise InputError(f"threshold must be at most 1, or no entry is strong, not {threshold}")
     single = single_precision and A.dtype == np.float64
-    return Options(threshold, degree, np.dtype(np.float32) if single else A.dtype, chosen)
+    return Options(_BELOW * threshold, degree, np.dtype(np.float32) if single else A.dtype, chosen)
 
 
 def _in_double_precision(A: CSRMatrix) -> CSRMatrix:
@@ -507,6 +510,8 @@ def _next_level(
     if separates and entries[-1] >= _LARGE * entries[0]:
         parts = separated(A, rows, graph, options.threshold, _SEPARATED)
     analysis = _analysis(A, rows, graph if block == 1 else None, options)
+    # Without the second bound, aggregates would become whole components where finer levels have used up the first.
+    limit = max(_COMPLEXITY * entries[0], sum(entries) + (_COMPLEXITY - 1) * entries[-1])
     distance = 1
     while True:
         distance += 1
@@ -520,7 +525,7 @@ def _next_level(
         level, following = _coarsened(A, analysis, parts, aggregation, options, again=False)
         # The numbers of entries of coarser matrices decrease about as their numbers of rows.
         further = _number_of_entries(following) / (1 - following.rows.size / A.rows.size)
-        if sum(entries) + further < _COMPLEXITY * entries[0] or sum(counts) == before:
+        if sum(entries) + further < limit or sum(counts) == before:
             return level, following, coarse_vectors
         before = sum(counts)
 

@@ -23,11 +23,11 @@ class Parts(NamedTuple):
 
 
 def has_signs_of_m_matrix(A: CSRMatrix) -> bool:
-    """Return whether a matrix with a positive diagonal is real, and its other entries are not positive. Collective."""
+    """Return whether a matrix is real, and its entries outside of the diagonal are not positive. Collective."""
     if A.dtype.kind != "f":
         return False
-    positive = sum(int((part.data > 0).sum()) for part in A.entries)
-    return int(A.comm.allreduce(np.array(positive, np.int64))) <= A.rows.size
+    positive = sum(int((part.data > 0).sum()) for part in A.entries) - int((A.entries[0].diagonal() > 0).sum())
+    return not A.comm.allreduce(np.array(positive, np.int64))
 
 
 def separated(A: CSRMatrix, rows: Rows, graph: Graph, threshold: float, fraction: float = 0.0) -> Parts | None:

@@ -79,7 +79,8 @@ class Fourier(LinearOperator):
                 part = None if last is None else _part(last, between[-1].shape, move.box)
                 real = between[-1].real
                 if last is None or part is None:
-                    steps.append(_move(move, back)._replace(layouts=(layout, target) if move.sends else None))
+                    pieces = move.sends and not real  # which have complex numbers
+                    steps.append(_move(move, back)._replace(layouts=(layout, target) if pieces else None))
                 else:
                     steps[-1] = _cut(last, part, between.pop().shape, move, back)
                 between.append(_Between(target.local_shape(comm.rank), real))
@@ -173,9 +174,9 @@ class _Between(NamedTuple):
 class _Step(NamedTuple):
     """Two functions of ``(source, target, workspace)``, whose result is in `target` unless it is ``None``.
 
-    They need scratch memory for `elements` complex numbers. A move with messages has two `layouts`, before and after,
-    and a transform that can be applied to pieces is `joint`. If model and data have the same layout and all steps have
-    a function `commuted`, applying these functions in forward order also computes the adjoint.
+    They need scratch memory for `elements` complex numbers. A move of complex numbers with messages has two `layouts`,
+    before and after, and a transform that can be applied to pieces is `joint`. If model and data have the same layout
+    and all steps have a function `commuted`, applying these functions in forward order also computes the adjoint.
     """
 
     forward: _Apply

@@ -113,14 +113,13 @@ def find_push(
 ) -> Push | None:
     """Return the transforms `firsts`, the move between two layouts, and `lasts`, as one step. Collective.
 
-    `itemsize` is the size of an element. Returns ``None`` if elements are replicated, or if the boxes to copy are too
-    many.
+    `itemsize` is the size of an element. Returns ``None`` if elements are replicated, if nothing is transformed, or if
+    the boxes to copy are too many.
     """
-    if any(len(layout.split_axes) < len(layout.process_grid) for layout in (before, after)):
+    if any(len(layout.split_axes) < len(layout.process_grid) for layout in (before, after)) or not (firsts or lasts):
         return None
-    cut = next(
-        (number for number, side in enumerate((firsts, lasts)) if not any(0 in item.axes for item in side)), None
-    )
+    sides = enumerate((firsts, lasts))
+    cut = next((number for number, side in sides if side and not any(0 in item.axes for item in side)), None)
     there = _way(comm, before, after, itemsize, None if cut is None else cut == 0)
     back = _way(comm, after, before, itemsize, None if cut is None else cut == 1)
     able = all(
