@@ -392,7 +392,10 @@ def memory_of(chosen: Engine) -> int:
 
 
 def free_memory(chosen: Engine) -> int:
-    """Return the memory of the rank's device, in bytes, that this process can still use, for an engine with streams."""
+    """Return the memory of the rank's device, in bytes, that this process can still use, for an engine with streams.
+
+    It is what other processes have not allocated, and what CuPy has allocated and does not use.
+    """
     return chosen.xp.cuda.Device().mem_info[0] + chosen.xp.get_default_memory_pool().free_bytes()
 
 

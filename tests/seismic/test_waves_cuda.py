@@ -25,7 +25,7 @@ def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
     expected_compressed, size = products(compressed), compressed.storage.bytes
     on_device()
     for memory, free in [(None, 1 << 40), (whole // 4, 1 << 40), (None, whole // 3), (whole // 4, whole // 8)]:
-        monkeypatch.setattr(storage, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(storage, "free_memory", lambda engine, free=free: free)
         assert products(Propagator(grid, geometry, memory=memory, comm=comm)) == expected
     assert linearised_products(Propagator(grid, geometry, memory=2 * whole, comm=comm)) == expected
     far_checkpoints = []
@@ -37,7 +37,7 @@ def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
 
     monkeypatch.setattr(march, "CudaStorage", Store)
     for free in (1 << 40, size):  # checkpoints do not fit the part of the memory that is used
-        monkeypatch.setattr(storage, "free_memory", lambda free=free: free)
+        monkeypatch.setattr(storage, "free_memory", lambda engine, free=free: free)
         F = Propagator(grid, geometry, comm=comm, **lossy)
         assert products(F) == expected_compressed
         assert far_checkpoints[-1] == (free == size)
@@ -45,7 +45,7 @@ def test_two_axes_and_any_storage(comm, on_device, monkeypatch):
         patch.setattr(storage, "memory_of", lambda engine: 1000)
         with pytest.raises(InputError, match="of the host's memory"):
             products(Propagator(grid, geometry, comm=comm, **lossy))
-    monkeypatch.setattr(storage, "free_memory", lambda: 4000)
+    monkeypatch.setattr(storage, "free_memory", lambda engine: 4000)
     with pytest.raises(InputError, match="compressed wavefields need"):
         products(Propagator(grid, geometry, comm=comm, **lossy))
 

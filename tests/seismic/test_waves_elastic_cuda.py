@@ -69,5 +69,5 @@ def test_any_storage(comm, on_device, monkeypatch):
     on_device()
     for case, right in zip(cases, expected, strict=True):
         assert products(Propagator(grid, geometry, **options, **case)) == right
-    monkeypatch.setattr(storage, "free_memory", lambda: size // 3)
+    monkeypatch.setattr(storage, "free_memory", lambda engine: size // 3)
     assert products(Propagator(grid, geometry, **options)) == expected[0]

@@ -63,20 +63,53 @@ def test_an_evaluation_computes_each_step_once(comm, monkeypatch):
     assert problem.jacobian(model) is not problem.jacobian(model)
 
 
-def test_devices_keep_the_wavefields_of_all_shots_or_of_none(comm, monkeypatch):
+def device_engine(returned):
+    """An engine of a device, of which `kept` needs the pool; its free blocks are counted in a list."""
+    pool = SimpleNamespace(free_all_blocks=lambda: returned.append(1))
+    return SimpleNamespace(memory="device", xp=SimpleNamespace(get_default_memory_pool=lambda: pool))
+
+
+@pytest.mark.parametrize("share", [False, pytest.param(True, marks=pytest.mark.needs_ranks(2))])
+def test_devices_keep_the_wavefields_of_all_shots_or_of_none(comm, monkeypatch, share):
+    """Ranks on one device divide what is free there."""
     grid, geometry = small(2, 4, samples=12)
     size = Propagator(grid, geometry, kernels="numpy", comm=comm).storage.bytes
     shared = Propagator(grid, geometry, kernels="numpy", memory=3 * size, comm=comm)._modelling
-    shots = len(shared.shots)
+    shots, ranks = len(shared.shots), comm.size if share else 1
+    monkeypatch.setattr(modelling, "name_of_device", lambda: "a" if share else f"a{comm.rank}")
     for fitting in range(4):
         free = 2 * fitting * size
         monkeypatch.setattr(modelling, "available_memory", lambda processes, free=free: free)
-        device = SimpleNamespace(free_memory=lambda free=free: free)
-        monkeypatch.setattr(modelling, "_loops_of", lambda engine, device=device: device)
-        on_host, on_device = (shared.kept_shots(SimpleNamespace(memory=memory)) for memory in ("host", "device"))
+        monkeypatch.setattr(modelling, "free_memory", lambda engine, free=free: free * ranks)
+        engines = SimpleNamespace(memory="host"), device_engine([])
+        on_host, on_device = ((len(kept), again) for kept, again in (shared.kept(each, list) for each in engines))
         assert on_host == (shots if shots <= fitting else max(0, fitting - 1), True)
         fits = max(shared.range.sizes[0]) <= fitting
         assert on_device == (shots * fits, fits)
+
+
+def test_without_memory_for_them_wavefields_are_not_kept(comm, monkeypatch):
+    """On one rank, so that all ranks of its tiles, or all of a device, drop theirs; products need no kept ones."""
+    grid, geometry = small(2, 4, samples=12)
+    options = {"tiles": (comm.size, 1), "kernels": "numpy", "dtype": "float64", "comm": comm}
+    memory = 3 * Propagator(grid, geometry, **options).storage.bytes
+    F = Propagator(grid, geometry, memory=memory, **options)
+    expected, kept, make = products(F), F._modelling.kept, March.wavefields
+    calls = []
+
+    def wavefields(march=None):
+        calls.append(march)
+        if comm.rank == comm.size - 1 and len(calls) % 2 == 0:  # the second of three
+            raise MemoryError("no memory")
+        return march and make(march)
+
+    monkeypatch.setattr(March, "wavefields", wavefields)
+    assert linearised_products(F) == expected and calls
+    monkeypatch.setattr(modelling, "name_of_device", lambda: f"a{comm.rank}")
+    monkeypatch.setattr(modelling, "free_memory", lambda engine: 1 << 40)
+    returned, calls = [], []
+    assert kept(device_engine(returned), wavefields) == ({}, False) and returned
+    assert kept(SimpleNamespace(memory="host"), wavefields) == ({}, True)
 
 
 def test_modelling_keeps_no_wavefields(comm):

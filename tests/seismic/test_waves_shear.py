@@ -110,14 +110,18 @@ def test_linearised_reflections_have_the_analytic_coefficients():
 
 
 @pytest.mark.serial
-def test_windows_wavelets_encoding_and_compressed_storage(comm):
+def test_windows_wavelets_encoding_and_compressed_storage(comm, monkeypatch):
     grid, geometry, own = solid_problem(2, 4, surface=False, shots=2, samples=25)
     options = {"comm": comm, **NUMPY}
     F, windowed = (elastic_propagator(grid, geometry, own, aperture=x, **options) for x in (None, 500.0))
     model, change, data = stacks_of(F, own["shear_velocity"])
     J, expected = F.jacobian(model), F(model)
-    same = windowed.jacobian(model)
-    pairs = [(windowed(model), expected), (same.forward(change), J.forward(change))]
+    checks, check = [], Propagator._check_windows
+    with monkeypatch.context() as patch:
+        patch.setattr(Propagator, "_check_windows", lambda *arguments: checks.append(check(*arguments)))
+        traces, same = windowed.linearise(model)
+    assert len(checks) == 1  # which sends messages
+    pairs = [(traces, expected), (windowed(model), expected), (same.forward(change), J.forward(change))]
     for found, right in (*pairs, *zip(same.adjoint(data), J.adjoint(data), strict=True)):
         assert float((found - right).norm()) < 1e-13 * float(right.norm())
     W = F.wavelet_operator(model)
@@ -151,6 +155,18 @@ def test_windows_raise_the_errors_of_one_on_all_ranks(comm):
     for use in (windowed, windowed.jacobian):
         with pytest.raises(InputError, match="unstable"):
             use(fast)
+
+
+def test_shear_velocities_whose_squares_are_no_normal_numbers(comm):
+    """As in a fluid, without a warning: their moduli have no reciprocals."""
+    grid, geometry, own = solid_problem(2, 4, shots=1, samples=12)
+    F = elastic_propagator(grid, geometry, own, comm=comm, **NUMPY)
+    (v, shear), _, data = stacks_of(F, own["shear_velocity"])
+    fluid, tiny = (collops.StackedArray([v, 0 * shear + value]) for value in (0.0, 1e-160))
+    assert float((F(tiny) - F(fluid)).norm()) <= 1e-14 * float(F(fluid).norm())
+    image, expected = (F.jacobian(model).adjoint(data) for model in (tiny, fluid))
+    assert float((image[0] - expected[0]).norm()) <= 1e-14 * float(expected[0].norm())
+    assert np.isfinite(image[1].local_array).all()
 
 
 def test_unusable_models(comm):

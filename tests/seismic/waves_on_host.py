@@ -142,7 +142,7 @@ def replace_device(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(clock, "side_streams", lambda count: [None] * count)
     for module in (steps, media_march):
         monkeypatch.setattr(module, "side_by_side", one_after_the_other)
-    monkeypatch.setattr(storage, "free_memory", lambda: 1 << 40)
+    monkeypatch.setattr(storage, "free_memory", lambda engine: 1 << 40)
     for module in (storage, clock):
         monkeypatch.setattr(module, "empty_on_host", np.empty)
         monkeypatch.setattr(module, "download", lambda array, out: np.copyto(out, array), raising=False)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import socket
 from collections.abc import Callable
 
 from collops.backend import CudaStream
 from collops.comm.mpi import duplicate, load_mpi, on_node
 from collops.errors import InputError
 
-__all__ = ["select_own_device"]
+__all__ = ["name_of_device", "select_own_device"]
 
 # Local rank and size in launchers' environment variables: some MPI libraries initialise GPUs when they are loaded.
 _VARIABLES = (
@@ -45,6 +46,13 @@ def select_own_device() -> None:
             shown = [str(number) for number in range(rank + 1 if selected_before is None else len(selected_before))]
         if shown:
             os.environ[name] = shown[rank % len(shown)]
+
+
+def name_of_device() -> str:
+    """Return a name of the current GPU that is unique among the machines: ranks with the same name share it."""
+    import cupy
+
+    return f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}"
 
 
 def own_stream() -> Callable[[], CudaStream]:

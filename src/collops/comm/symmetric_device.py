@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +23,7 @@ from collops.comm.agreement import collective_errors, collective_values
 from collops.comm.communicator import Communicator
 from collops.comm.mpi import ranks_in_world
 from collops.comm.nvshmem_link import linked_with_nvshmem
-from collops.comm.own_device import own_stream
+from collops.comm.own_device import name_of_device, own_stream
 from collops.comm.reclaim import free_when_unreachable
 from collops.comm.symmetric import Symmetric, Where, nbytes_of
 from collops.comm.symmetric_nccl import NcclWindow
@@ -337,8 +336,6 @@ def _started_library(comm: Communicator) -> _Library:
     Raises `TransportError` on every rank if a rank lacks nvshmem4py, its own GPU or a network to other hosts.
     """
     global _library  # noqa: PLW0603 (there is one NVSHMEM in a process)
-    import cupy
-
     with collective_errors(comm):
         if importlib.util.find_spec("nvshmem") is None:
             raise TransportError(
@@ -354,7 +351,7 @@ def _started_library(comm: Communicator) -> _Library:
                 "NVSHMEM_REMOTE_TRANSPORT names another way"
             )
     if _library is None:
-        devices = comm.allgather_metadata(f"{socket.gethostname()} {cupy.cuda.Device().pci_bus_id}")
+        devices = comm.allgather_metadata(name_of_device())
         if len(set(devices)) < len(devices):
             comm.check(TransportError("symmetric memory on GPUs needs a GPU for each rank, but some share one"))
         _library = _Library(comm, ranks_in_world(comm.control))

@@ -35,7 +35,7 @@ from collops.comm.mpi import (
 )
 from collops.comm.mpi_transport import MpiTransport, TcpTransport
 from collops.comm.nccl import available_binding
-from collops.comm.own_device import placement_from_launcher
+from collops.comm.own_device import name_of_device, placement_from_launcher
 from collops.comm.reclaim import free_when_unreachable, reclaim, unreachable
 from collops.comm.tcp import Group
 from collops.comm.transport import SerialTransport, Transport
@@ -290,9 +290,8 @@ def _use_device(local_rank: int, devices: int, is_world: bool) -> str:
             None if is_world else placement_from_launcher()
         )  # ranks of different communicators may have the same number
         _own_device.append((launcher_placement[0] if launcher_placement else local_rank) % devices)
-    device = cupy.cuda.Device(_own_device[0])
-    device.use()
-    return f"{socket.gethostname()} {device.pci_bus_id}"
+    cupy.cuda.Device(_own_device[0]).use()
+    return name_of_device()
 
 
 def _choose(mpi: Mpi, control: MpiComm, transport: str, device: str) -> tuple[Choice, str]:

@@ -15,6 +15,7 @@ from collops.comm.failure import default_timeout as default_timeout
 from collops.comm.mpi import mpi4py_module as mpi4py_module
 from collops.comm.mpi import name_of_operation as name_of_operation
 from collops.comm.nccl import NO_P2P as NO_P2P
+from collops.comm.own_device import name_of_device as name_of_device
 from collops.comm.reductions import DTYPES as DTYPES
 from collops.comm.reductions import OPERATIONS as OPERATIONS
 from collops.comm.side_stream import HIGHEST_PRIORITY as HIGHEST_PRIORITY

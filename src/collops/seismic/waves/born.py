@@ -7,7 +7,6 @@ import math
 from collops import DistributedArray, LinearOperator
 from collops.errors import UnsupportedTypeError
 from collops.extend.arrays import Array, LocalArray
-from collops.extend.communication import collective_errors
 from collops.extend.operators import filled
 from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
@@ -80,9 +79,7 @@ class Born(LinearOperator):
         """Return the traces of the model, and keep the wavefields of the shots that fit the memory. Collective."""
         modelling = self._modelling
         traces = modelling.no_traces(self._engine)
-        with collective_errors(modelling.comm):  # before other ranks wait for halos
-            kept, self.reusable = modelling.kept_shots(self._engine)
-            self._kept = {number: self._march.wavefields() for number in range(kept)}
+        self._kept, self.reusable = modelling.kept(self._engine, self._march.wavefields)
         for number, shot in enumerate(modelling.shots):
             self._march.model(modelling.shot(shot), traces[number], *self._wavefields(number))
         return DistributedArray(modelling.range, modelling.comm, modelling.joined(traces))

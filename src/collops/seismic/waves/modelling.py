@@ -13,8 +13,14 @@ from numpy.typing import ArrayLike, DTypeLike
 from collops import Communicator, DistributedArray, Layout, StackedArray
 from collops.errors import InputError, LayoutError, UnsupportedTypeError, type_name
 from collops.extend.arrays import Array, LocalArray
-from collops.extend.communication import available_memory, collective_errors, communicator_or_world, raised_together
-from collops.extend.engines import Engine, engine_of, kernel_table
+from collops.extend.communication import (
+    available_memory,
+    collective_errors,
+    communicator_or_world,
+    name_of_device,
+    raised_together,
+)
+from collops.extend.engines import Engine, engine_of, free_memory, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, checked_threads, threads_of_rank
 from collops.seismic.waves.compression import checked_bits, compressed_bytes
@@ -216,24 +222,44 @@ class Modelling:
         """Return zeros for the traces of this rank's shots."""
         return engine.xp.zeros((len(self.shots), *self.geometry.shape[1:]), self.dtype)
 
-    def kept_shots(self, engine: Engine) -> tuple[int, bool]:
-        """Return the number of shots of this rank whose wavefields are kept, and whether all ranks agree to reuse them.
+    def kept(self, engine: Engine, wavefields: Callable[[], LocalArray]) -> tuple[dict[int, LocalArray], bool]:
+        """Return memory for the wavefields of shots that are kept, and whether all ranks agree to reuse them.
 
-        They fit the memory, and half of what is available, besides the wavefields of one shot that is not kept. Only
-        exact ones are kept. The ranks of the tiles of a shot keep the same. On devices all ranks keep all shots or
-        none, since the storage of others takes what is free. Collective.
+        The shots are numbered on this rank, and ``wavefields()`` returns the memory of one. They fit the memory, and
+        half of what is available, besides the wavefields of one shot that is not kept; if they cannot be allocated,
+        none are kept. Only exact ones are kept. The ranks of the tiles of a shot keep the same. On devices all ranks
+        keep all shots or none, since the storage of others takes what is free. Collective: one small allreduce, and on
+        devices one metadata message before it.
         """
         host = engine.memory == "host"
         if self.storage.checkpoints or self.storage.bits:
-            return 0, host
+            return {}, host
         fitting = 1 if self.memory is None else int(self.memory) // self.storage.bytes
-        free = available_memory(self.comm.local_size) if host else _loops_of(engine).free_memory()
+        free = available_memory(self.comm.local_size) if host else self._share_of_device(engine)
         fitting = min(fitting, free // (2 * self.storage.bytes))
-        if not host:
-            fits = bool(self.comm.allreduce(np.array([len(self.shots) <= fitting], np.int64), "min")[0])
-            return len(self.shots) * fits, fits
-        kept = len(self.shots) if len(self.shots) <= fitting else max(0, fitting - 1)
-        return int(self._group.allreduce(np.array([kept]), "min")[0]), True
+        count = len(self.shots)
+        if count > fitting:
+            count = max(0, fitting - 1) if host else 0
+        try:
+            kept = {number: wavefields() for number in range(count)}
+        except MemoryError:  # other processes have allocated it in the meantime
+            kept = {}
+        if host:
+            count = int(self._group.allreduce(np.array([len(kept)]), "min")[0])
+            return {number: kept[number] for number in range(count)}, True
+        fits = bool(self.comm.allreduce(np.array([len(kept) == len(self.shots)], np.int64), "min")[0])
+        if count and not fits:
+            kept = {}
+            engine.xp.get_default_memory_pool().free_all_blocks()  # ranks that share the device need it
+        return kept, fits
+
+    def _share_of_device(self, engine: Engine) -> int:
+        """Return this rank's share of the free memory of its device, in bytes. Collective: one metadata message.
+
+        All ranks measure it before one of them allocates.
+        """
+        free, name = free_memory(engine), name_of_device()
+        return free // self.comm.allgather_metadata(name).count(name)
 
     def joined(self, traces: LocalArray) -> LocalArray:
         """Return the traces of all tiles, integrated over time for particle velocities. Collective."""

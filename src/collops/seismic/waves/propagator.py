@@ -138,9 +138,9 @@ class Propagator:
     With a quality factor, the right-hand sides are convolved in time with the modulus of :class:`Relaxation`, relative
     to the modulus at the reference frequency [3]_.
 
-    Messages: a model sends one small allreduce; a stack of both velocities two, and on several tiles one exchange of
-    halos. Each time step on several tiles sends one exchange of halos, or two of fourth order in time, and each shot
-    on several tiles one allreduce of its traces.
+    Messages: a model sends one small allreduce; a stack of both velocities two, on several tiles one exchange of halos,
+    and with an aperture one metadata message, after its checks in all windows. Each time step on several tiles sends
+    one exchange of halos, or two of fourth order in time, and each shot on several tiles one allreduce of its traces.
 
     References
     ----------
@@ -225,11 +225,7 @@ class Propagator:
             return self._program(model)
         if self._windows is not None:
             self._check_windows(self._windows, model)
-            traces = modelling.no_traces(model.engine)
-            for number, shot in enumerate(self.shots):
-                own = self._windows.propagator(shot)
-                traces[number] = own(self._windows.cut(shot, model, own)).local_array[0]
-            return DistributedArray(self.range, self.comm, traces)
+            return self._on_windows(self._windows, model)
         march, traces = modelling.march(modelling.model(model).coefficients), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
@@ -255,10 +251,14 @@ class Propagator:
         on devices those of all shots of a rank or none. With an aperture, or if wavefields are compressed, it keeps
         none.
 
-        Parameters and exceptions as for :meth:`__call__`.
+        Parameters and exceptions as for :meth:`__call__`, and messages as for one call. On several tiles one small
+        allreduce more agrees on the shots whose wavefields are kept; on devices, a metadata message and an allreduce.
         """
-        if _is_traced(model) or self._windows is not None:
+        if _is_traced(model):
             return self(model), self.jacobian(model)
+        if self._windows is not None:
+            self._check_windows(self._windows, model)
+            return self._on_windows(self._windows, model), WindowedBorn(self._modelling, self._windows, model)
         born = Born(self._modelling, model)
         return born.modelled(), born
 
@@ -305,6 +305,14 @@ class Propagator:
                 for shot in self.shots:
                     own = windows.propagator(shot)
                     own._modelling.model(windows.cut(shot, model, own))
+
+    def _on_windows(self, windows: ShotWindows, model: Array) -> DistributedArray:
+        """Return the traces of all shots on their windows, after checks of the model. Sends nothing."""
+        traces = self._modelling.no_traces(model.engine)
+        for number, shot in enumerate(self.shots):
+            own = windows.propagator(shot)
+            traces[number] = own(windows.cut(shot, model, own)).local_array[0]
+        return DistributedArray(self.range, self.comm, traces)
 
     @cached_property
     def _program(self) -> Program:

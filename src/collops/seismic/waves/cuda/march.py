@@ -13,7 +13,6 @@ import numpy as np
 
 from collops.extend.arrays import LocalArray
 from collops.extend.engines import engine_of
-from collops.seismic.waves.cuda import storage as device_storage
 from collops.seismic.waves.cuda.clock import Clock, State
 from collops.seismic.waves.cuda.media_march import on_device
 from collops.seismic.waves.cuda.steps import Arguments, CudaSteps
@@ -31,11 +30,6 @@ def make_steps(
 ) -> Any:
     """Return the steps of a device; `kernels` and `threads` are for hosts."""
     return medium.device_steps(slabs, dtype, xp)
-
-
-def free_memory() -> int:
-    """Return the free memory of the current device in bytes."""
-    return device_storage.free_memory()
 
 
 def march_for(steps: Any, loops: type[HostMarch]) -> Any:
@@ -127,7 +121,8 @@ class March:
             return back(len(wavefields) - 1, len(wavefields), 0)
         steps, state = self._steps, self._at_rest()
         if self._store is None:
-            self._store = CudaStorage(self._storage, self._tile.inner, self._c.dtype, state.bytes, self._xp)
+            engine = engine_of(self._c)
+            self._store = CudaStorage(self._storage, self._tile.inner, self._c.dtype, state.bytes, engine)
         store, source = self._store, self._source(shot)
         state.copies_far = store.checkpoints_far
         near, far = {"stored": store.near, "storage": image.size}, {"stored": store.buffer}

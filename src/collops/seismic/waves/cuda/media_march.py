@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from collops.extend.arrays import LocalArray
+from collops.extend.engines import engine_of
 from collops.seismic.graphs import side_by_side
 from collops.seismic.waves.cuda.clock import Clock, State
 from collops.seismic.waves.cuda.media_kernels import Wavefield
@@ -77,7 +78,8 @@ class DeviceLoops(March):
             return backward(len(wavefields) - 1, len(wavefields), lambda n: kept[n + self.lead])
         state, own = self._at_rest(), self._prepared(shot)
         if self._store is None:
-            self._store = CudaStorage(self._storage, self._wavefield, self._c.dtype, state.bytes, self._xp)
+            engine = engine_of(self._c)
+            self._store = CudaStorage(self._storage, self._wavefield, self._c.dtype, state.bytes, engine)
         store, graphs = self._store, {}
         state.copies_far = store.checkpoints_far
 

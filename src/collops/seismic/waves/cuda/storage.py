@@ -9,7 +9,8 @@ import numpy as np
 
 from collops.errors import InputError
 from collops.extend.arrays import LocalArray
-from collops.extend.engines import engine, memory_of
+from collops.extend.engines import Engine, free_memory, memory_of
+from collops.extend.engines import engine as engine_called
 from collops.seismic.waves.compression import CompressedFields, compressed_bytes
 from collops.seismic.waves.storage import Storage
 
@@ -29,7 +30,7 @@ class CudaStorage:
         Of a wavefield.
     state : int
         Bytes of a checkpoint.
-    xp : module
+    engine : Engine
         Of the arrays on the device.
 
     Attributes
@@ -47,9 +48,9 @@ class CudaStorage:
         If the host has too little memory, or the device for compressed wavefields.
     """
 
-    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, state: int, xp: Any) -> None:
-        points = math.prod(shape)
-        free, field = int(_USED * free_memory()), points * dtype.itemsize
+    def __init__(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype, state: int, engine: Engine) -> None:
+        points, xp = math.prod(shape), engine.xp
+        free, field = int(_USED * free_memory(engine)), points * dtype.itemsize
         checkpoints = storage.checkpoints * state
         if storage.bits is not None:
             needed = field + storage.wavefields * compressed_bytes(points, dtype, storage.bits)
@@ -85,7 +86,7 @@ class CudaStorage:
 
 def _check_host(needed: int) -> None:
     """Raise InputError if wavefields and checkpoints need more memory than the host has."""
-    limit = memory_of(engine("numpy"))
+    limit = memory_of(engine_called("numpy"))
     if needed > limit:
         raise InputError(
             f"wavefields and checkpoints need {needed / 1e9:.3g} GB of the host's memory besides the device's, but "
@@ -104,13 +105,6 @@ class _FarFields:
 
     def load(self, number: int) -> None:
         upload(self._buffer, self._fields[number])
-
-
-def free_memory() -> int:
-    """Return the free memory of the current device in bytes, with what CuPy has allocated and does not use."""
-    import cupy
-
-    return cupy.cuda.Device().mem_info[0] + cupy.get_default_memory_pool().free_bytes()
 
 
 def empty_on_host(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -162,9 +162,9 @@ class Moduli:
 
 
 def harmonic_mean(values: LocalArray, axes: Sequence[int]) -> LocalArray:
-    """Return the harmonic means of four neighbours along two axes: 0 if one of them is 0."""
+    """Return the harmonic means of four neighbours along two axes: 0 if one of them is 0, or below normal numbers."""
     xp = engine_of(values).xp
-    positive = values > 0
+    positive = values >= np.finfo(values.dtype).tiny  # JAX takes smaller ones for 0, and their reciprocals overflow
     # Two selections, so that JAX differentiates no quotient by 0.
     inverse = xp.where(positive, 1 / xp.where(positive, values, 1), np.inf)
     return 1 / between(between(inverse, axes[0]), axes[1])
