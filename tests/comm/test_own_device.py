@@ -108,7 +108,8 @@ def test_a_part_of_the_world_works_on_the_same_gpu(comm, monkeypatch, world_firs
     MPI = pytest.importorskip("mpi4py.MPI", reason="from_mpi4py takes a communicator of mpi4py")
     used = []
 
-    def device(number):
+    def device(number=None):
+        number = used[-1] if number is None else number
         return SimpleNamespace(use=lambda: used.append(number), pci_bus_id=f"bus {number}")
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))

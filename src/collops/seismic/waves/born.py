@@ -10,6 +10,7 @@ from collops.extend.arrays import Array, LocalArray
 from collops.extend.operators import filled
 from collops.seismic.waves.modelling import Modelling, check_supported
 from collops.seismic.waves.shot_sums import ShotSum
+from collops.seismic.waves.velocity_model import model_on_tile
 
 
 def serves_again(jacobian: LinearOperator, model: Array) -> bool:
@@ -68,7 +69,7 @@ class Born(LinearOperator):
     capturable = False
 
     def __init__(self, modelling: Modelling, model: Array) -> None:
-        self._model, self._engine = modelling.model(model), model.engine
+        self._model, self._engine = model_on_tile(modelling, model), model.engine
         self._modelling = modelling
         self._march = modelling.march(self._model.coefficients)
         self._kept: dict[int, LocalArray] = {}  # wavefields of shots, from `modelled`

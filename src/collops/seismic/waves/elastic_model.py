@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +12,7 @@ from collops.extend.arrays import Array, LocalArray
 from collops.extend.communication import raised_together
 from collops.extend.engines import Engine, engine_of
 from collops.seismic.waves.media.elastic import Elastic
-
-if TYPE_CHECKING:
-    from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.modelling import Modelling
 
 
 class ElasticModel:

@@ -22,6 +22,7 @@ from collops.seismic.waves.march import last_field
 from collops.seismic.waves.modelling import Modelling
 from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.steps.jax_laplacians import State
+from collops.seismic.waves.velocity_model import model_on_tile
 
 
 class Program:
@@ -81,7 +82,7 @@ class Program:
             raise UnsupportedTypeError(f"the model must be real, not of {model.dtype}")
         if not any(isinstance(leaf.local_array, Tracer) for leaf in model.leaves):
             parts = [DistributedArray(leaf.layout, leaf.comm, np.asarray(leaf.local_array)) for leaf in model.leaves]
-            modelling.model(StackedArray(parts) if isinstance(model, StackedArray) else parts[0])
+            model_on_tile(modelling, StackedArray(parts) if isinstance(model, StackedArray) else parts[0])
         return self._compiled(model)
 
     def jacobian(self, model: Array) -> LinearOperator:

@@ -24,7 +24,6 @@ from collops.extend.engines import Engine, engine_of, free_memory, kernel_table
 from collops.extend.engines import engine as engine_called
 from collops.seismic.host_kernels import checked_kernels, checked_threads, threads_of_rank
 from collops.seismic.waves.compression import checked_bits, compressed_bytes
-from collops.seismic.waves.elastic_model import ElasticModel
 from collops.seismic.waves.fourth_order import FourthOrderMarch
 from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid, Slab, Tile
@@ -39,7 +38,6 @@ from collops.seismic.waves.shot import Shot
 from collops.seismic.waves.shot_shares import consecutive_shares
 from collops.seismic.waves.stencil import LIMITS
 from collops.seismic.waves.storage import Storage
-from collops.seismic.waves.velocity_model import VelocityModel
 
 _MAX_POINTS = 2**31 - 1  # 32-bit indices of receivers, and of fluxes in layers, with media on devices
 _MAX_PLANE = 2**27  # 32-bit distances of 16 rows or planes, on devices
@@ -136,13 +134,6 @@ class Modelling:
         several = count > 1 and self.medium.fields
         self._fill_one = TileHalos(parts, layout, self._group, ()) if several else self._fill  # of one field
         self.memory = memory
-
-    def model(self, model: Array) -> VelocityModel | ElasticModel:
-        """Return a model on this rank's tile, after checking it on all ranks. Collective."""
-        check_supported(model, "the model")
-        if isinstance(model, StackedArray):
-            return ElasticModel(self, model)
-        return VelocityModel(self, self.velocity(model))
 
     def velocity(self, model: Array) -> LocalArray:
         """Return the velocity on this rank's tile in double precision, after checking it on all ranks. Collective."""

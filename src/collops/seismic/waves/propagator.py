@@ -20,6 +20,7 @@ from collops.seismic.waves.geometry import Geometry
 from collops.seismic.waves.grid import Grid
 from collops.seismic.waves.media.relaxation import Relaxation
 from collops.seismic.waves.modelling import Modelling, check_host
+from collops.seismic.waves.velocity_model import model_on_tile
 from collops.seismic.waves.wavelet import WaveletModelling
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ class Propagator:
         if self._windows is not None:
             self._check_windows(self._windows, model)
             return self._on_windows(self._windows, model)
-        march, traces = modelling.march(modelling.model(model).coefficients), modelling.no_traces(model.engine)
+        march, traces = modelling.march(model_on_tile(modelling, model).coefficients), modelling.no_traces(model.engine)
         for number, shot in enumerate(self.shots):
             march.model(modelling.shot(shot), traces[number])
         return DistributedArray(self.range, self.comm, modelling.joined(traces))
@@ -299,12 +300,12 @@ class Propagator:
 
     def _check_windows(self, windows: ShotWindows, model: Array) -> None:
         """Check a model on the whole grid, and both velocities in each window. Collective."""
-        self._modelling.model(model)
+        model_on_tile(self._modelling, model)
         if isinstance(model, StackedArray):  # a window's longest time step depends on the shear velocities around it
             with collective_errors(self.comm):
                 for shot in self.shots:
                     own = windows.propagator(shot)
-                    own._modelling.model(windows.cut(shot, model, own))
+                    model_on_tile(own._modelling, windows.cut(shot, model, own))
 
     def _on_windows(self, windows: ShotWindows, model: Array) -> DistributedArray:
         """Return the traces of all shots on their windows, after checks of the model. Sends nothing."""

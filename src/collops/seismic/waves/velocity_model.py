@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from collops import StackedArray
 from collops.extend.arrays import Array, LocalArray
 from collops.extend.engines import engine_of
-
-if TYPE_CHECKING:
-    from collops.seismic.waves.modelling import Modelling
+from collops.seismic.waves.elastic_model import ElasticModel
+from collops.seismic.waves.modelling import Modelling, check_supported
 
 
 class VelocityModel:
@@ -49,3 +47,11 @@ class VelocityModel:
         """Return the gradient on this rank's block from an image of all shots. Sends nothing."""
         tile, factor = self._modelling.tile, self._modelling.medium.relative_slope(self._velocity)
         return [tile.fold((factor * image).astype(image.dtype), engine_of(image).xp)]
+
+
+def model_on_tile(modelling: Modelling, model: Array) -> VelocityModel | ElasticModel:
+    """Return a model, of one velocity or a stack of two, on this rank's tile, after checking it. Collective."""
+    check_supported(model, "the model")
+    if isinstance(model, StackedArray):
+        return ElasticModel(modelling, model)
+    return VelocityModel(modelling, modelling.velocity(model))
