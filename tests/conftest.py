@@ -54,8 +54,8 @@ if importlib.util.find_spec("jax") and "host_platform_device_count" not in os.en
     jax.config.update("jax_num_cpu_devices", {1: 4, 2: 2}.get(collops.world().size, 1))
 
 
-# Programs on one rank are compiled as those of users are.
-if collops.world().size > 1 and importlib.util.find_spec("jax_plugins") is None:  # which JAX on GPUs has
+# Programs on one and on two ranks are compiled with the options that users have.
+if collops.world().size > 2 and importlib.util.find_spec("jax_plugins") is None:  # which JAX on GPUs has
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_CODE_FLAGS}"
 
 SERIAL = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.serial\b", re.MULTILINE)

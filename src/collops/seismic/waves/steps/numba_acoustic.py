@@ -92,11 +92,11 @@ def _rows(work, task, sizes, fields, scratch, layers, tile, strides, steps):
     planes, rows, n, origin, mirrored, ahead, lowest = tile
     count, pitch = task[1] - task[0], strides[1]
     size = count, n
-    whole = w != 0 and (work == _FORWARD or before == 0)
-    total = w if whole else address(scratch)
+    direct = w != 0 and (work == _FORWARD or before == 0)
+    total = w if direct else address(scratch)
     for i in range(-ahead if work == _FORWARD else -2 * ahead, planes):
         base, flat = origin + i * strides[0] + task[0] * pitch, (i * rows + task[0]) * n
-        to = flat if whole else 0
+        to = flat if direct else 0
         # Memory variables across the first axis, across others, and the field: one call of `_layers` in the program, as
         # the compiler takes longer for each.
         for part in range(5 if i >= 0 else 2):
